@@ -1,0 +1,285 @@
+"""The command line: every flag, the FinetuneConfig it becomes, and the checks that need no file.
+
+Flags keep GluonNLP v0.10's names and meanings; the field's other common names are aliases. Knows neither data nor engine.
+"""
+
+import argparse
+from dataclasses import dataclass
+from typing import Optional
+
+from bert import InputError, __version__
+from bert.precision import DTYPES
+from bert.tasks import TASKS, find_task
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """What the person asked for, as parsed; help texts are in build_parser."""
+
+    task_name: Optional[str]
+    data_dir: str
+    download: bool
+    train_file: Optional[str]
+    dev_file: Optional[str]
+    test_file: Optional[str]
+    regression: bool
+    bert_model: str
+    bert_dataset: Optional[str]
+    pretrained_bert_parameters: Optional[str]
+    model_parameters: Optional[str]
+    engine: str
+    gpu: Optional[int]
+    dtype: str
+    loss_scale: Optional[str]
+    init_loss_scale: float
+    loss_scale_growth_factor: float
+    loss_scale_backoff_factor: float
+    loss_scale_growth_interval: int
+    min_loss_scale: float
+    max_loss_scale: float
+    epochs: int
+    training_steps: Optional[int]
+    batch_size: int
+    accumulate: int
+    lr: float
+    optimizer: str
+    epsilon: float
+    weight_decay: float
+    warmup_ratio: float
+    max_grad_norm: float
+    early_stop: Optional[int]
+    seed: int
+    dev_batch_size: int
+    max_len: int
+    round_to: Optional[int]
+    pad: bool
+    output_dir: str
+    overwrite: bool
+    log_interval: int
+    only_inference: bool
+    dry_run: bool
+    only_calibration: bool
+    deploy: bool
+    model_prefix: Optional[str]
+    num_calib_batches: int
+    quantized_dtype: str
+    calib_mode: str
+
+    @property
+    def own_files(self):
+        """Split name -> path of the person's own files."""
+        files = {"train": self.train_file, "dev": self.dev_file, "test": self.test_file}
+        return {name: path for name, path in files.items() if path}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        raise InputError(f"{message} (see --help)")
+
+
+def build_parser(description=None):
+    """The argparse parser, one group of flags per concern."""
+    parser = _Parser(
+        prog="finetune_classifier.py", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+
+    group = parser.add_argument_group("task and data")
+    add = group.add_argument
+    add("--task_name", help=f"GLUE task, in any usual spelling: {', '.join(TASKS)}")
+    add(
+        "--data_dir",
+        default="data/glue",
+        help="folder with one folder of official TSV files per task (default: %(default)s)",
+    )
+    add("--download", action="store_true", help="fetch the task's files from the hub when they are not in --data_dir")
+    add("--train_file", help="your own .tsv, .csv or .jsonl file with a header: label, and one or two columns of text")
+    add("--dev_file", "--validation_file", help="the same for evaluation")
+    add("--test_file", help="the same for prediction, without label")
+    add("--regression", action="store_true", help="the labels of your own files are scores, not classes")
+    add(
+        "--max_len",
+        "--max_seq_length",
+        type=int,
+        default=128,
+        help="longest row in tokens, special ones included (default: %(default)s)",
+    )
+    add("--round_to", type=int, help="round a batch's width up to a multiple of this (default: 8 on a GPU, 1 on a CPU)")
+    add(
+        "--pad", "--pad_to_max_length", action="store_true", help="pad every row to --max_len instead of the batch's longest"
+    )
+
+    group = parser.add_argument_group("model")
+    add = group.add_argument
+    add(
+        "--bert_model",
+        "--model_name_or_path",
+        default="bert_12_768_12",
+        help="a folder in Hugging Face layout, a hub id, minilm_6_384_12, or GluonNLP's bert_12_768_12, bert_24_1024_16, "
+        "roberta_12_768_12, roberta_24_1024_16 (default: %(default)s)",
+    )
+    add("--bert_dataset", help="what a GluonNLP model was pretrained on (default: book_corpus_wiki_en_uncased for BERT)")
+    add("--pretrained_bert_parameters", help="file of encoder weights to start from instead of the model's own")
+    add("--model_parameters", help="fine-tuned model to start or predict from: a run's model/ folder or a weight file")
+
+    group = parser.add_argument_group("engine and precision")
+    add = group.add_argument
+    add(
+        "--engine",
+        choices=("auto", "mxnet", "pytorch"),
+        default="auto",
+        help="default: %(default)s; the run says which and why",
+    )
+    add("--gpu", type=int, help="number of the GPU (default: the CPU)")
+    add("--dtype", choices=DTYPES, default="float32", help="type of the matrix products (default: %(default)s)")
+    add("--loss_scale", help="float16 only: dynamic (default), or a fixed number")
+    add("--init_loss_scale", type=float, default=2.0**16, help="first dynamic loss scale (default: %(default)g)")
+    add("--loss_scale_growth_factor", type=float, default=2.0, help="default: %(default)g")
+    add("--loss_scale_backoff_factor", type=float, default=0.5, help="on overflow (default: %(default)g)")
+    add("--loss_scale_growth_interval", type=int, default=2000, help="good updates before it grows (default: %(default)s)")
+    add("--min_loss_scale", type=float, default=1.0, help="an overflow at this scale stops the run (default: %(default)g)")
+    add("--max_loss_scale", type=float, default=2.0**24, help="default: %(default)g")
+
+    group = parser.add_argument_group("training")
+    add = group.add_argument
+    add("--epochs", "--num_train_epochs", type=int, default=3, help="default: %(default)s")
+    add("--training_steps", "--max_steps", type=int, help="number of updates; if given, --epochs is ignored")
+    add(
+        "--batch_size",
+        "--per_device_train_batch_size",
+        type=int,
+        default=32,
+        help="rows per micro-batch (default: %(default)s)",
+    )
+    add(
+        "--accumulate",
+        "--gradient_accumulation_steps",
+        type=int,
+        default=1,
+        help="micro-batches per update (default: %(default)s)",
+    )
+    add("--lr", "--learning_rate", type=float, default=3e-5, help="peak learning rate (default: %(default)g)")
+    add(
+        "--optimizer",
+        choices=("adamw", "bertadam"),
+        default="adamw",
+        help="adamw corrects the moments' bias, bertadam (GluonNLP's default) does not (default: %(default)s)",
+    )
+    add("--epsilon", "--adam_epsilon", type=float, default=1e-6, help="Adam's epsilon (default: %(default)g)")
+    add("--weight_decay", type=float, default=0.01, help="not on biases and LayerNorm (default: %(default)g)")
+    add(
+        "--warmup_ratio",
+        type=float,
+        default=0.1,
+        help="share of the updates over which the rate rises (default: %(default)g)",
+    )
+    add(
+        "--max_grad_norm",
+        type=float,
+        default=1.0,
+        help="clip the gradient's global norm to this; 0: never (default: %(default)g)",
+    )
+    add("--early_stop", type=int, help="stop after this many epochs without a better dev score")
+    add("--seed", type=int, default=2, help="default: %(default)s")
+
+    group = parser.add_argument_group("evaluation and output")
+    add = group.add_argument
+    add(
+        "--dev_batch_size",
+        "--per_device_eval_batch_size",
+        type=int,
+        default=64,
+        help="rows per batch (default: %(default)s)",
+    )
+    add("--output_dir", default="./output_dir", help="the run's folder (default: %(default)s)")
+    add("--overwrite", "--overwrite_output_dir", action="store_true", help="use --output_dir though it holds another run")
+    add("--log_interval", "--logging_steps", type=int, default=10, help="updates between log lines (default: %(default)s)")
+    add("--only_inference", action="store_true", help="evaluate and predict with --model_parameters, without training")
+    add("--dry_run", action="store_true", help="print the plan and stop before the first update")
+
+    group = parser.add_argument_group(
+        "GluonNLP's INT8 flags (accepted, and refused with a reason: INT8 is not part of this program)"
+    )
+    add = group.add_argument
+    add("--only_calibration", action="store_true")
+    add("--deploy", action="store_true")
+    add("--model_prefix")
+    add("--num_calib_batches", type=int, default=5)
+    add("--quantized_dtype", default="auto", choices=("auto", "int8", "uint8"))
+    add("--calib_mode", default="customize", choices=("none", "naive", "entropy", "customize"))
+    return parser
+
+
+def parse(argv, description=None):
+    """The checked FinetuneConfig of a command line; InputError lists every problem at once."""
+    config = FinetuneConfig(**vars(build_parser(description).parse_args(argv)))
+    problems = _problems(config)
+    if problems:
+        raise InputError("; ".join(problems))
+    return config
+
+
+def _problems(config):
+    """Every problem that can be seen in the flags alone."""
+    c, found = config, []
+
+    def require(condition, text):
+        if not condition:
+            found.append(text)
+
+    if c.own_files:
+        require(c.task_name is None, "--task_name and --train_file/--dev_file/--test_file exclude each other")
+        require(
+            c.only_inference or (c.train_file and c.dev_file), "training on your own file needs --train_file and --dev_file"
+        )
+    elif c.task_name is None:
+        found.append("--task_name is missing, or --train_file and --dev_file for your own data")
+    else:
+        try:
+            task = find_task(c.task_name)
+            require(
+                "train" in task.splits or c.only_inference,
+                f"--task_name {task.name} has no training data: add --only_inference "
+                "and the --model_parameters of an MNLI run",
+            )
+        except InputError as error:
+            found.append(str(error))
+        require(not c.regression, "--regression is for your own files; a GLUE task knows its kind")
+    for flag in ("epochs", "batch_size", "dev_batch_size", "accumulate", "log_interval", "loss_scale_growth_interval"):
+        require(getattr(c, flag) >= 1, f"--{flag} is {getattr(c, flag)}, expected at least 1")
+    for flag in ("training_steps", "early_stop", "round_to"):
+        require(getattr(c, flag) is None or getattr(c, flag) >= 1, f"--{flag} is {getattr(c, flag)}, expected at least 1")
+    require(c.max_len >= 4, f"--max_len is {c.max_len}, expected at least 4")
+    require(0 < c.lr < float("inf"), f"--lr is {c.lr:g}, expected a number above 0")
+    require(0 <= c.epsilon < 1, f"--epsilon is {c.epsilon:g}, expected 0 to 1")
+    require(0 <= c.weight_decay < 1, f"--weight_decay is {c.weight_decay:g}, expected 0 to 1")
+    require(0 <= c.warmup_ratio <= 1, f"--warmup_ratio is {c.warmup_ratio:g}, expected 0 to 1")
+    require(0 <= c.max_grad_norm < float("inf"), f"--max_grad_norm is {c.max_grad_norm:g}, expected 0 or more")
+    require(0 <= c.seed < 2**32, f"--seed is {c.seed}, expected 0 to 2**32 - 1")
+    require(c.gpu is None or c.gpu >= 0, f"--gpu is {c.gpu}, expected 0 or more")
+    require(
+        c.loss_scale_growth_factor > 1, f"--loss_scale_growth_factor is {c.loss_scale_growth_factor:g}, expected above 1"
+    )
+    require(
+        0 < c.loss_scale_backoff_factor < 1,
+        f"--loss_scale_backoff_factor is {c.loss_scale_backoff_factor:g}, expected 0 to 1",
+    )
+    require(
+        0 < c.min_loss_scale <= c.init_loss_scale <= c.max_loss_scale <= 2.0**100,
+        f"loss scales are {c.min_loss_scale:g} (min), {c.init_loss_scale:g} (init), {c.max_loss_scale:g} (max), expected in this order",
+    )
+    if c.loss_scale is not None:
+        require(c.dtype == "float16", f"--loss_scale is for --dtype float16; {c.dtype} has float32's range and needs none")
+        if c.loss_scale != "dynamic":
+            try:
+                require(
+                    0 < float(c.loss_scale) <= 2.0**100,
+                    f"--loss_scale is {c.loss_scale}, expected dynamic or a number above 0",
+                )
+            except ValueError:
+                found.append(f"--loss_scale is {c.loss_scale}, expected dynamic or a number above 0")
+    if c.only_calibration or c.deploy or c.model_prefix:
+        found.append(
+            "--only_calibration, --deploy and --model_prefix: INT8 is not part of this program; use --only_inference"
+        )
+    return found

@@ -1,0 +1,403 @@
+"""TSV line -> Example -> token ids -> padded Batch. NumPy only: knows no framework and no model but its token limit.
+
+Rows end at \\n or \\r\\n only, cells are split at tabs only and every cell is text: quotes, U+2028 and other oddities of
+the official files are content.
+"""
+
+import csv
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Optional
+
+import numpy as np
+from tqdm import tqdm
+
+from bert import InputError
+from bert.engines import Batch
+from bert.tasks import TASKS, find_task, own_task
+
+#: Rows that are shuffled, then sorted by length together: enough for little padding, few enough to stay well mixed.
+BATCHES_PER_BUCKET_POOL = 50
+_SHOWN = 60  # characters of a cell that a message quotes
+
+
+class Example(NamedTuple):
+    """One row of a file: `index` counts from 0 without the header, as the leaderboard does."""
+
+    index: int
+    text_a: str
+    text_b: Optional[str]
+    label: Optional[str]
+
+
+@dataclass(frozen=True)
+class Features:
+    """A split as token ids, kept flat: row i is input_ids[offsets[i]:offsets[i + 1]]."""
+
+    input_ids: np.ndarray  # (tokens of all rows,) int32
+    offsets: np.ndarray  # (rows + 1,) int64
+    segment_starts: np.ndarray  # (rows,) int32: the place in the row from which the token type is 1
+    label_ids: Optional[np.ndarray]  # (rows,) int32 classes or float32 scores, None without labels
+    truncated: int  # rows that were cut to max_len
+
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self):
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True)
+class LoadedSplit:
+    """A split of a task, read and encoded."""
+
+    path: Path
+    examples: list
+    features: Features
+
+
+def choose_task(task_name, own_files, *, regression, saved_labels):
+    """The Task a run is about: a GLUE one by its name, or one made from the person's own files (split name -> path).
+
+    Own classes are those found in the labelled files, or, to predict only, those that the saved model names.
+    """
+    if task_name is not None:
+        return find_task(task_name)
+    labelled = [Path(own_files[name]) for name in ("train", "dev") if name in own_files]
+    if regression:
+        labels = ()
+    elif labelled:
+        labels = read_labels(labelled)
+    elif saved_labels:
+        labels = saved_labels
+    else:
+        raise InputError("--test_file: the model names no labels; add the --dev_file it was trained with")
+    return own_task(own_files, labels=labels)
+
+
+def load_splits(task, data_dir, *, train, tokenizer, max_len):
+    """(split name -> LoadedSplit, lines for the person) of the task's files below `data_dir`.
+
+    To train, the train and dev files must be there; to predict only, any one file is enough.
+    """
+    loaded, lines = {}, []
+    required = task.split_names("train") + task.split_names("dev") if train else []
+    for name in required + [name for name in task.splits if name not in required and name != "train"]:
+        paths = [Path(data_dir) / file for file in task.splits[name].files]
+        path = next((path for path in paths if path.exists()), None)
+        if path is None:
+            if name in required:
+                raise InputError(
+                    f"{paths[0]}: no such file; put {task.name}'s files there, or name their folder by --data_dir"
+                )
+            if not task.splits[name].optional:
+                lines.append(f"{paths[0]}: not there, so nothing is done for {name}")
+            continue
+        examples, warnings = read_examples(path, task, name)
+        lines += [f"WARNING: {warning}" for warning in warnings]
+        features = encode(examples, tokenizer, labels=task.labels, max_len=max_len, description=f"tokenize {name}")
+        loaded[name] = LoadedSplit(path, examples, features)
+    if not loaded:
+        raise InputError(f"{paths[0]}: no such file; put {task.name}'s files there, or name their folder by --data_dir")
+    return loaded, lines
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_examples(path, task, split_name):
+    """(examples, warnings) of a split's file. InputError names file, line, what was found and what was expected."""
+    split = task.splits[split_name]
+    header, rows = read_rows(path, has_header=split.width is None)
+    texts, label_column, width = _find_columns(path, header, rows, task, split_name)
+    known = {label: label for label in task.labels} | task.aliases
+    examples, skipped = [], []
+    for line, cells in rows:
+        if len(cells) != width:
+            if task.skip_short_rows and split_name == "train":
+                skipped.append(line)
+                continue
+            raise InputError(f"{path}:{line}: found {len(cells)} columns, expected {width}")
+        label = None
+        if label_column is not None:
+            label = _read_label(cells[label_column], known, f"{path}:{line}")
+        text_b = cells[texts[1]] if len(texts) == 2 else None
+        examples.append(Example(len(examples), cells[texts[0]], text_b, label))
+    if not examples:
+        raise InputError(f"{path}: no rows, expected at least one")
+    warnings = []
+    if skipped:
+        shown = ", ".join(map(str, skipped[:5])) + (", ..." if len(skipped) > 5 else "")
+        warnings.append(f"{path}: {len(skipped)} row(s) skipped, columns missing: line {shown}")
+    return examples, warnings
+
+
+def read_labels(paths):
+    """The sorted label texts found in the `label` column of a person's own files."""
+    found = set()
+    for path in paths:
+        header, rows = read_rows(path)
+        if "label" not in header:
+            raise InputError(f"{path}:1: columns found: {_list(header)}; expected one named label")
+        place = header.index("label")
+        for line, cells in rows:
+            if len(cells) != len(header):
+                raise InputError(f"{path}:{line}: found {len(cells)} columns, expected {len(header)}")
+            found.add(cells[place])
+    if len(found) < 2:
+        raise InputError(f"{paths[0]}: column label holds {len(found)} different value(s), expected at least 2")
+    if len(found) > 1000:
+        raise InputError(f"{paths[0]}: column label holds {len(found)} different values; for scores add --regression")
+    return tuple(sorted(found))
+
+
+def read_rows(path, *, has_header=True):
+    """(header or None, [(line number, cells)]) of a .tsv (also .txt), .csv or .jsonl file."""
+    path = Path(path)
+    text = _read_text(path)
+    if path.suffix == ".csv":
+        rows = _csv_rows(path, text)
+    elif path.suffix in (".json", ".jsonl"):
+        return _jsonl_rows(path, text)
+    else:
+        lines = text.split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        rows = [(number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, 1)]
+    if not has_header:
+        return None, rows
+    if not rows:
+        raise InputError(f"{path}: empty file, expected a header row")
+    return rows[0][1], rows[1:]
+
+
+def _read_text(path):
+    if path.is_dir():
+        raise InputError(f"{path}: a folder, expected a file")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if content.startswith(b"\x1f\x8b"):
+        raise InputError(f"{path}: gzip data, expected text; unpack it first")
+    try:
+        return content.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}:{line}: found byte 0x{content[error.start]:02x}, expected UTF-8 text") from None
+
+
+def _csv_rows(path, text):
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = []
+    try:
+        for cells in reader:
+            if cells:
+                rows.append((reader.line_num, cells))
+    except csv.Error as error:
+        raise InputError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+    return rows
+
+
+def _jsonl_rows(path, text):
+    header, rows = None, []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}:{number}: not JSON: {error}; expected one object per line") from None
+        if not isinstance(record, dict):
+            raise InputError(f"{path}:{number}: found {type(record).__name__}, expected one JSON object per line")
+        header = header or list(record)
+        if list(record) != header:
+            raise InputError(f"{path}:{number}: keys found: {_list(record)}; expected as in the first row: {_list(header)}")
+        rows.append((number, [value if isinstance(value, str) else json.dumps(value) for value in record.values()]))
+    if header is None:
+        raise InputError(f"{path}: empty file, expected one JSON object per line")
+    return header, rows
+
+
+def _find_columns(path, header, rows, task, split_name):
+    """(places of the texts, place of the label or None, number of columns) of a file; checks that it is the task's."""
+    split = task.splits[split_name]
+    if header is None:
+        first = rows[0][1] if rows else []
+        if len(first) == split.width and first[split.label] not in (*task.labels, *task.aliases):
+            raise InputError(
+                f"{path}:1: label {first[split.label][:_SHOWN]!r}, expected {_list(task.labels)} and no header"
+                + _looks_like(first, task)
+            )
+        if rows and len(first) != split.width:
+            raise InputError(
+                f"{path}:1: found {len(first)} columns, expected {split.width} and no header" + _looks_like(first, task)
+            )
+        return split.text, split.label, split.width
+    if not split.text:
+        return _own_columns(path, header, split)
+    wanted = [*split.text] + ([split.label] if split.label is not None else [])
+    if any(name not in header for name in wanted):
+        raise InputError(
+            f"{path}:1: columns found: {_list(header)}; expected among them for {task.name}: {_list(wanted)}"
+            + _looks_like(header, task)
+        )
+    label = header.index(split.label) if split.label is not None else None
+    return [header.index(name) for name in split.text], label, len(header)
+
+
+def _own_columns(path, header, split):
+    if split.label is not None and "label" not in header:
+        raise InputError(f"{path}:1: columns found: {_list(header)}; expected one named label, and one or two of text")
+    texts = [place for place, name in enumerate(header) if name not in ("label", "id", "idx", "index")]
+    if not 1 <= len(texts) <= 2:
+        raise InputError(f"{path}:1: columns found: {_list(header)}; expected label and one or two of text")
+    return texts, header.index("label") if split.label is not None else None, len(header)
+
+
+def _looks_like(cells, task):
+    """A hint naming the tasks whose header (or headerless first row) these cells could be."""
+    fitting = [
+        other.name
+        for other in TASKS.values()
+        for split in [other.splits.get("train")]
+        if other is not task
+        and split is not None
+        and (
+            {*split.text, split.label} <= set(cells)
+            if split.width is None
+            else len(cells) == split.width and cells[split.label] in other.labels
+        )
+    ]
+    return f"; this looks like {' or '.join(fitting)}" if fitting else ""
+
+
+def _read_label(text, known, where):
+    if known:
+        if text not in known:
+            raise InputError(f"{where}: label {text[:_SHOWN]!r}, expected {_list(dict.fromkeys(known.values()))}")
+        return known[text]
+    try:
+        finite = np.isfinite(float(text))
+    except ValueError:
+        finite = False
+    if not finite:
+        raise InputError(f"{where}: score {text[:_SHOWN]!r}, expected a number")
+    return text
+
+
+def _list(names):
+    shown = [name[:_SHOWN] for name in names]
+    return ", ".join(shown[:20]) + (f", ... ({len(shown)} in all)" if len(shown) > 20 else "")
+
+
+# --- encoding --------------------------------------------------------------------------------------------------------
+
+
+def truncated_lengths(length_a, length_b, room):
+    """Lengths of a pair cut to `room` tokens by taking them one by one from the longer text, from the second at a tie."""
+    if length_a + length_b <= room:
+        return length_a, length_b
+    kept_a = min(length_a, max(room - length_b, (room + 1) // 2))
+    return kept_a, room - kept_a
+
+
+def encode(examples, tokenizer, *, labels, max_len, description="tokenize"):
+    """Features of `examples`; every row, its special tokens included, has at most `max_len` tokens.
+
+    `labels` are the label texts in the order of their ids, empty for regression.
+    """
+    number_of = {label: number for number, label in enumerate(labels)}
+    pair = examples[0].text_b is not None
+    room = max_len - tokenizer.special_tokens(pair)
+    pieces, lengths, segment_starts, truncated = [], [], [], 0
+    with tqdm(total=len(examples), desc=description, unit=" rows", leave=False, disable=len(examples) < 20000) as bar:
+        for start in range(0, len(examples), 10000):  # bounds what the tokenizer holds at once
+            chunk = examples[start : start + 10000]
+            firsts = tokenizer.encode([example.text_a for example in chunk])
+            seconds = tokenizer.encode([example.text_b for example in chunk]) if pair else [()] * len(chunk)
+            tokens = []
+            for a, b in zip(firsts, seconds):
+                kept_a, kept_b = truncated_lengths(len(a), len(b), room)
+                truncated += kept_a + kept_b < len(a) + len(b)
+                row = [tokenizer.cls_id, *a[:kept_a], tokenizer.sep_id]
+                segment_start = len(row)
+                if pair:
+                    row += [tokenizer.sep_id] * (tokenizer.separators - 1)
+                    row += [*b[:kept_b], tokenizer.sep_id]
+                lengths.append(len(row))
+                segment_starts.append(segment_start if tokenizer.segments else len(row))
+                tokens += row
+            pieces.append(np.array(tokens, np.int32))
+            bar.update(len(chunk))
+    if examples[0].label is None:
+        label_ids = None
+    elif labels:
+        label_ids = np.array([number_of[example.label] for example in examples], np.int32)
+    else:
+        label_ids = np.array([float(example.label) for example in examples], np.float32)
+    return Features(
+        input_ids=np.concatenate(pieces),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]),
+        segment_starts=np.array(segment_starts, np.int32),
+        label_ids=label_ids,
+        truncated=truncated,
+    )
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def training_order(lengths, *, batch_size, seed, epoch):
+    """The epoch's batches, each an array of row numbers: rows of like length together, every row once.
+
+    A pure function of (seed, epoch); always ceil(rows / batch_size) batches, so that a run can be planned beforehand.
+    """
+    random = np.random.default_rng([seed, epoch])
+    rows = random.permutation(len(lengths))
+    pool = batch_size * BATCHES_PER_BUCKET_POOL
+    batches = []
+    for start in range(0, len(rows), pool):
+        bucket = rows[start : start + pool]
+        bucket = bucket[np.argsort(lengths[bucket], kind="stable")]
+        batches += [bucket[first : first + batch_size] for first in range(0, len(bucket), batch_size)]
+    return [batches[number] for number in random.permutation(len(batches))]
+
+
+def evaluation_order(lengths, *, batch_size):
+    """Batches of row numbers, longest rows first: least padding, and memory runs out at once or never."""
+    rows = np.argsort(-lengths, kind="stable")
+    return [rows[first : first + batch_size] for first in range(0, len(rows), batch_size)]
+
+
+def padded_width(longest, *, round_to, max_len):
+    """Width of a batch: its longest row rounded up to `round_to`, at most `max_len`."""
+    return min(max_len, -(-int(longest) // round_to) * round_to)
+
+
+def make_batch(features, rows, *, pad_id, round_to, max_len):
+    """The Batch of these rows, padded at the end only."""
+    starts, lengths = features.offsets[rows], features.lengths[rows]
+    width = padded_width(lengths.max(), round_to=round_to, max_len=max_len)
+    place = np.arange(width)  # (width,)
+    real = place < lengths[:, None]  # (rows, width)
+    input_ids = np.full(real.shape, pad_id, np.int32)
+    input_ids[real] = features.input_ids[(starts[:, None] + place)[real]]
+    token_type_ids = (real & (place >= features.segment_starts[rows][:, None])).astype(np.int32)
+    return Batch(
+        input_ids=input_ids,
+        token_type_ids=token_type_ids,
+        valid_length=lengths.astype(np.int32),
+        label_ids=None if features.label_ids is None else features.label_ids[rows],
+        index=np.asarray(rows, np.int64),
+    )
+
+
+def padding_share(features, batches, *, round_to, max_len):
+    """Share of the positions of these batches that hold padding, 0 to 1."""
+    lengths = features.lengths
+    widths = [padded_width(lengths[rows].max(), round_to=round_to, max_len=max_len) * len(rows) for rows in batches]
+    return 1 - sum(lengths[rows].sum() for rows in batches) / sum(widths)

@@ -1,0 +1,183 @@
+"""The PyTorch engine: BERT with fused AdamW on a CPU or a CUDA (or ROCm) GPU.
+
+Master weights, gradients, norms and losses are float32 whatever the products run in. Knows no schedule, no data order
+and no policy: it is told the learning rate and the loss scale of every update.
+"""
+
+import resource
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from bert import InputError
+from bert.architecture import check_weights, has_weight_decay, parameter_shapes
+from bert.engines import Update
+from bert.engines.pytorch_model import classify
+from bert.precision import DTYPES, Capability
+
+# A step counter this high makes both of Adam's bias corrections exactly 1 in float32: AdamW becomes BERTAdam.
+_CORRECTIONS_DONE = 2.0**20
+
+
+def capabilities(gpu):
+    """dtype -> Capability of the CPU (gpu None) or of GPU number `gpu`."""
+    if gpu is None:
+        instructions = torch.backends.cpu.get_cpu_capability()
+        features = torch.cpu.get_capabilities()
+        fast_bfloat16 = features.get("amx_bf16") or features.get("avx512_bf16")
+        return {
+            "float32": Capability(True),
+            "float16": Capability(
+                True, "" if features.get("amx_fp16") else "real float16, but no faster than float32 on this CPU"
+            ),
+            "bfloat16": Capability(
+                True, "" if fast_bfloat16 else f"this CPU has no bfloat16 units ({instructions}): slower than float32"
+            ),
+        }
+    count = torch.cuda.device_count()
+    if gpu >= count:
+        if count:
+            reason = f"PyTorch sees {count} GPU(s), numbered from 0; --gpu {gpu} is not one of them"
+        elif torch.version.cuda or torch.version.hip:
+            reason = "PyTorch sees no GPU; leave out --gpu to use the CPU, or check the driver"
+        else:
+            reason = "this PyTorch is a CPU build; install a CUDA build of torch, or leave out --gpu"
+        return dict.fromkeys(DTYPES, Capability(False, reason))
+    major, minor = torch.cuda.get_device_capability(gpu)
+    tensor_cores = torch.version.hip or major >= 7
+    bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return {
+        "float32": Capability(True),
+        "float16": Capability(
+            True, "" if tensor_cores else f"compute capability {major}.{minor} has no tensor cores: no faster than float32"
+        ),
+        "bfloat16": Capability(bfloat16, "" if bfloat16 else f"compute capability {major}.{minor} has no bfloat16"),
+    }
+
+
+def create(architecture, num_labels, *, dtype, gpu, seed, optimizer, epsilon, weight_decay):
+    """The engine; see bert.engines.Engine for the arguments."""
+    return PyTorchEngine(
+        architecture,
+        num_labels,
+        dtype=getattr(torch, dtype),
+        device=torch.device("cpu" if gpu is None else f"cuda:{gpu}"),
+        seed=seed,
+        optimizer=optimizer,
+        epsilon=epsilon,
+        weight_decay=weight_decay,
+    )
+
+
+class PyTorchEngine:
+    """bert.engines.Engine on PyTorch; `dtype` and `device` are torch's."""
+
+    name = "pytorch"
+
+    def __init__(self, architecture, num_labels, *, dtype, device, seed, optimizer, epsilon, weight_decay):
+        self.architecture = architecture
+        self.dtype = dtype
+        self._device = device
+        if device.type == "cpu":
+            self.device = f"cpu, {torch.get_num_threads()} threads"
+        else:
+            self.device = f"{device} {torch.cuda.get_device_name(device)}"
+        self.shapes = parameter_shapes(architecture, num_labels)
+        self.regression = num_labels == 1
+        self.weights = {name: torch.zeros(shape, device=device, requires_grad=True) for name, shape in self.shapes.items()}
+        decayed = [weight for name, weight in self.weights.items() if has_weight_decay(name)]
+        others = [weight for name, weight in self.weights.items() if not has_weight_decay(name)]
+        self.optimizer = torch.optim.AdamW(
+            [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}],
+            betas=(0.9, 0.999),
+            eps=epsilon,
+            fused=True,
+        )
+        for weight in self.weights.values():
+            self.optimizer.state[weight] = {
+                "step": torch.tensor(_CORRECTIONS_DONE if optimizer == "bertadam" else 0.0, device=device),
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.zeros_like(weight),
+            }
+        torch.manual_seed(seed)
+
+    def forward_backward(self, batch, *, loss_scale, weight):
+        logits = self._logits(batch, training=True)
+        labels = self._tensor(batch.label_ids)
+        if self.regression:
+            loss = F.mse_loss(logits[:, 0], labels.float())
+        else:
+            loss = F.cross_entropy(logits, labels.long())
+        (loss * (loss_scale * weight)).backward()
+        return loss.detach()
+
+    def apply_gradients(self, *, learning_rate, max_grad_norm, loss_scale):
+        gradients = [weight.grad for weight in self.weights.values()]
+        norm = torch.stack(torch._foreach_norm(gradients)).norm() / loss_scale
+        clip = torch.clamp(max_grad_norm / norm, max=1.0) if max_grad_norm else torch.ones_like(norm)
+        # The fused kernel divides the gradients by grad_scale and does nothing at all where found_inf is 1. Both stay on
+        # the device, so that an update whose verdict nobody asks for costs no wait.
+        self.optimizer.grad_scale = loss_scale / clip
+        self.optimizer.found_inf = (~torch.isfinite(norm)).float()
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return Update(grad_norm=norm)
+
+    def predict(self, batch):
+        with torch.inference_mode():
+            return self._logits(batch, training=False).cpu().numpy()
+
+    def get_weights(self):
+        return {name: weight.detach().cpu().numpy().copy() for name, weight in self.weights.items()}
+
+    def set_weights(self, weights):
+        check_weights(weights, self.shapes)
+        with torch.no_grad():
+            for name, weight in self.weights.items():
+                weight.copy_(torch.from_numpy(np.asarray(weights[name], np.float32)))
+
+    def state_dict(self):
+        state = {
+            f"{kind}/{name}": tensor.cpu().numpy().copy()
+            for name, weight in self.weights.items()
+            for kind, tensor in self.optimizer.state[weight].items()
+        }
+        state["random/cpu"] = torch.get_rng_state().numpy()
+        if self._device.type == "cuda":
+            state["random/cuda"] = torch.cuda.get_rng_state(self._device).numpy()
+        return state
+
+    def load_state_dict(self, state):
+        for name, weight in self.weights.items():
+            for kind, tensor in self.optimizer.state[weight].items():
+                if f"{kind}/{name}" not in state:
+                    raise InputError(f"training state: {kind} of {name} is missing")
+                tensor.copy_(torch.from_numpy(np.asarray(state[f"{kind}/{name}"])))
+        torch.set_rng_state(torch.from_numpy(state["random/cpu"]))
+        if self._device.type == "cuda":
+            torch.cuda.set_rng_state(torch.from_numpy(state["random/cuda"]), self._device)
+
+    def peak_memory(self):
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def _logits(self, batch, *, training):
+        padded = batch.valid_length.min() < batch.input_ids.shape[1]
+        return classify(
+            self.weights,
+            self.architecture,
+            self._tensor(batch.input_ids).long(),
+            self._tensor(batch.token_type_ids).long(),
+            self._tensor(batch.valid_length) if padded else None,
+            dtype=self.dtype,
+            training=training,
+        )
+
+    def _tensor(self, array):
+        tensor = torch.from_numpy(array)
+        # A copy from pinned memory runs beside the kernels before it; from ordinary memory the device would wait.
+        return tensor if self._device.type == "cpu" else tensor.pin_memory().to(self._device, non_blocking=True)

@@ -1,0 +1,120 @@
+"""What a run will do, worked out and told with its reasons before the first update. Knows no engine and no disk."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bert.data import evaluation_order, padding_share, training_order
+from bert.schedule import warmup_steps
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How rows become batches, in training and evaluation alike."""
+
+    pad_id: int
+    round_to: int
+    max_len: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arithmetic of a training run, from real counts."""
+
+    rows: int
+    batch_size: int
+    accumulate: int
+    updates_per_epoch: int
+    epochs: int  # begun; the last one may be cut short by --training_steps
+    total_updates: int
+    warmup_updates: int
+
+
+def make_plan(rows, *, batch_size, accumulate, epochs, training_steps, warmup_ratio):
+    """The Plan for `rows` training rows; `training_steps` (updates) takes the place of `epochs` where it is given."""
+    micro_batches = -(-rows // batch_size)
+    updates_per_epoch = -(-micro_batches // accumulate)  # the left-over micro-batches make an update of their own
+    total = training_steps or updates_per_epoch * epochs
+    return Plan(
+        rows=rows,
+        batch_size=batch_size,
+        accumulate=accumulate,
+        updates_per_epoch=updates_per_epoch,
+        epochs=-(-total // updates_per_epoch),
+        total_updates=total,
+        warmup_updates=warmup_steps(total, warmup_ratio),
+    )
+
+
+def describe_plan(plan, config):
+    """Lines on the updates of a run; none where `plan` is None."""
+    if plan is None:
+        return []
+    effective = plan.batch_size * plan.accumulate
+    lines = [
+        f"batches:   {plan.rows} rows, micro-batch {plan.batch_size} x accumulate {plan.accumulate} = {effective} rows per update,"
+        f" {plan.updates_per_epoch} updates per epoch",
+        f"updates:   {plan.total_updates} in {plan.epochs} epoch(s)"
+        + (
+            f", from --training_steps {config.training_steps}"
+            if config.training_steps
+            else f", from --epochs {config.epochs}"
+        ),
+        f"rate:      {config.lr:g} after {plan.warmup_updates} updates of warm-up ({config.warmup_ratio:g} of all), then linearly to 0",
+        f"optimizer: {config.optimizer}"
+        + (" (bias-corrected)" if config.optimizer == "adamw" else " (no bias correction)")
+        + f", epsilon {config.epsilon:g}, weight decay {config.weight_decay:g} but not on biases and LayerNorm, "
+        + (f"gradient clipped to norm {config.max_grad_norm:g}" if config.max_grad_norm else "no clipping"),
+    ]
+    if plan.total_updates < plan.updates_per_epoch:
+        lines.append(f"           (fewer than one epoch: {plan.total_updates} of {plan.updates_per_epoch} updates)")
+    return lines
+
+
+def describe_data(splits, task, tokenizer, plan, batching, config):
+    """Lines on every split (name -> LoadedSplit), and three examples of the first one raw and as tokens."""
+    lines = []
+    for name, split in splits.items():
+        lengths = split.features.lengths
+        if name == "train":
+            batches = training_order(lengths, batch_size=plan.batch_size, seed=config.seed, epoch=0)
+        else:
+            batches = evaluation_order(lengths, batch_size=config.dev_batch_size)
+        lines += _describe_split(name, split.features, task.labels, batches, batching)
+    return lines + _describe_examples(next(iter(splits.values())), tokenizer)
+
+
+def _describe_split(name, features, labels, batches, batching):
+    lengths = features.lengths
+    share = padding_share(features, batches, round_to=batching.round_to, max_len=batching.max_len)
+    lines = [
+        f"{name + ':':<10} {len(features)} rows, {lengths.mean():.1f} tokens on average, {lengths.max()} at most; "
+        f"{features.truncated} ({features.truncated / len(features):.1%}) cut to --max_len {batching.max_len}; {share:.1%} padding"
+    ]
+    if features.label_ids is not None and labels:
+        counts = np.bincount(features.label_ids, minlength=len(labels))
+        spread = ", ".join(f"{label} {count / len(features):.1%}" for label, count in zip(labels[:8], counts))
+        lines.append(f"           labels: {spread}" + (", ..." if len(labels) > 8 else ""))
+        if (counts > 0).sum() == 1:
+            lines.append("WARNING: only one label occurs here, there is nothing to learn from it")
+    elif features.label_ids is not None:
+        scores = features.label_ids
+        lines.append(f"           scores: mean {scores.mean():.2f}, from {scores.min():g} to {scores.max():g}")
+    return lines
+
+
+def _describe_examples(split, tokenizer, count=3):
+    lines = []
+    for example in split.examples[:count]:
+        texts = [text for text in (example.text_a, example.text_b) if text is not None]
+        label = "" if example.label is None else f" -> {example.label}"
+        lines.append(f"{'example ' + str(example.index) + ':':<10} " + " | ".join(_shorten(text) for text in texts) + label)
+        offsets = split.features.offsets
+        ids = split.features.input_ids[offsets[example.index] : offsets[example.index + 1]]
+        lines.append("           " + _shorten(" ".join(tokenizer.tokens(ids))))
+    return lines
+
+
+def _shorten(text, width=110):
+    text = "".join(character if character.isprintable() else " " for character in text)
+    return text if len(text) <= width else text[: width - 3] + "..."

@@ -1,0 +1,83 @@
+"""What a finished run says of itself: its results as data, as a table, and as the model's card. Knows no engine."""
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+from bert import __version__
+from bert.logs import table
+from bert.weights import file_digest
+
+
+def versions(engine):
+    """Name -> version of all that a run's numbers may depend on."""
+    found = {"finetune_classifier": __version__, "python": platform.python_version()}
+    frameworks = {"pytorch": ("torch",), "mxnet": ("mxnet", "mxnet-cu102", "mxnet-cu117", "gluonnlp")}[engine]
+    for package in ("numpy", "tokenizers", "scikit-learn", "scipy", *frameworks):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            pass  # one of several builds of the same framework
+    return found
+
+
+def data_digests(splits):
+    """Split name -> sha256 of the file it was read from."""
+    return {name: file_digest(split.path) for name, split in splits.items()}
+
+
+def training_results(result, scaler, task):
+    """The part of results.json that training fills: scores of the best and the last epoch, and the numbers of the run."""
+    best = result.evaluations[result.best]
+    return {
+        "primary_metric": f"{task.metrics[0]}, mean over the dev files",
+        "best_epoch": best["epoch"],
+        "scores": {"best": best["scores"], "last": result.evaluations[-1]["scores"]},
+        "epochs": len(result.evaluations),
+        "stopped_early": result.stopped_early,
+        "updates": result.updates,
+        "skipped_updates": scaler.skipped_updates,
+        "final_loss_scale": scaler.scale,
+        "train_seconds": round(result.train_seconds, 3),
+        "eval_seconds": round(result.eval_seconds, 3),
+        "examples_per_second": round(result.examples / result.train_seconds, 2),
+        "tokens_per_second": round(result.tokens / result.train_seconds, 1),
+    }
+
+
+def result_lines(results):
+    """The closing table of results.json's content: scores, then the numbers that people compare."""
+    scores = results["scores"]
+    title = {"best": f"epoch {results.get('best_epoch')} (best)", "last": f"epoch {results.get('epochs')} (last)"}
+    rows = [["split", "metric", *(title.get(kind, kind) for kind in scores)]]
+    for split, values in next(iter(scores.values())).items():
+        rows += [[split, metric, *(kind[split][metric] for kind in scores.values())] for metric in values]
+    lines = table(rows) if len(rows) > 1 else []
+    if "train_seconds" in results:
+        lines.append(
+            f"{results['updates']} updates ({results['skipped_updates']} skipped, final loss scale {results['final_loss_scale']:g})"
+            f" in {results['train_seconds']:.1f} s: {results['examples_per_second']:.1f} examples/s, "
+            f"{results['tokens_per_second']:.0f} tokens/s (padding not counted)"
+        )
+    lines.append(f"peak memory {results['peak_memory_mib']} MiB, {results['wall_seconds']:.1f} s in all")
+    return lines
+
+
+def model_card(task, config, pretrained, precision, evaluation):
+    """README.md of a saved model: what it is, from what, how, and how good on the dev split."""
+    lines = [
+        f"# {task.name} classifier",
+        "",
+        f"Fine-tuned on {task.name} with `finetune_classifier.py` {__version__} from {pretrained.source.split(' (')[0]}.",
+        "",
+        f"Recipe: learning rate {config.lr:g}, {config.batch_size} x {config.accumulate} rows per update, {config.optimizer}, "
+        f"seed {config.seed}, matrix products in {precision.dtype}.",
+        f"Labels: {', '.join(task.labels) if task.labels else 'a score'}.",
+        "",
+        f"Scores on the development split after epoch {evaluation['epoch']}:",
+        "",
+        "| split | metric | score |",
+        "|---|---|---|",
+    ]
+    for split, values in evaluation["scores"].items():
+        lines += [f"| {split} | {metric} | {value:.4f} |" for metric, value in values.items()]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,31 @@
+"""Predictions as leaderboard files: GLUE's names, header, order and label texts. Knows no engine and no metric."""
+
+from pathlib import Path
+
+import numpy as np
+
+from bert.metrics import predictions
+
+_STS_B_RANGE = (0.0, 5.0)  # of the human scores; Cer et al. 2017
+
+
+def prediction_texts(task, logits):
+    """One text per row of `logits` (rows, num_labels): the label's text, or a score with three decimals."""
+    predicted = predictions(logits, regression=task.regression)
+    if not task.regression:
+        return [task.labels[number] for number in predicted]
+    if task.name == "STS-B":
+        predicted = np.clip(predicted, *_STS_B_RANGE)
+    return [f"{score:.3f}" for score in predicted]
+
+
+def write_submission(folder, task, split_name, logits):
+    """Write index and prediction of every row of a test split, in file order, whole or not at all; returns the path."""
+    path = Path(folder) / task.splits[split_name].submission
+    path.parent.mkdir(exist_ok=True)
+    aside = path.with_name(path.name + ".partial")
+    with open(aside, "w", encoding="utf-8", newline="\n") as file:
+        file.write("index\tprediction\n")
+        file.writelines(f"{index}\t{text}\n" for index, text in enumerate(prediction_texts(task, logits)))
+    aside.replace(path)
+    return path

@@ -1,0 +1,152 @@
+"""One row per task: where its files are, which columns hold text and label, its labels, metrics and submission files.
+
+Knows the layouts and nothing of how they are read, scored or learned.
+"""
+
+from dataclasses import dataclass, field
+from typing import Optional, Tuple, Union
+
+from bert import InputError
+
+Column = Union[str, int]  # a header's name, or a place (from 0) in a file without header
+
+
+@dataclass(frozen=True)
+class Split:
+    """One file of a task."""
+
+    files: Tuple[str, ...]  # below --data_dir, the first that exists is read; "{name}" stands for the file's own path
+    text: Tuple[Column, ...]  # one or two columns; the first is segment 0
+    label: Optional[Column] = None  # None: the file has no labels
+    width: Optional[int] = None  # number of columns of a file without header; None: the first row is a header
+    submission: Optional[str] = None  # leaderboard file of the predictions
+    optional: bool = False  # worth using when there, not worth a word when not
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task's constants; `labels` is in GluonNLP v0.10's order, so that its heads fit, and empty for regression."""
+
+    name: str
+    labels: Tuple[str, ...]
+    metrics: Tuple[str, ...]  # the first one selects the best epoch (mean over the dev files)
+    splits: dict = field(hash=False)
+    aliases: dict = field(default_factory=dict, hash=False)  # other spellings of a label -> the label
+    skip_short_rows: bool = False  # the official train file holds rows with columns missing
+
+    @property
+    def num_labels(self):
+        return len(self.labels) or 1
+
+    @property
+    def regression(self):
+        return not self.labels
+
+    def split_names(self, kind):
+        """Names of the splits of a kind: "train", "dev" or "test"; MNLI has two dev splits."""
+        return [name for name in self.splits if name.split("_")[0] == kind]
+
+
+def _splits(folder, text, label, *, test_text=None, width=None, test=True):
+    """The three files of an ordinary task; only train and dev have labels, and only they may lack a header."""
+    rows = {kind: Split((f"{folder}/{kind}.tsv",), text, label, width) for kind in ("train", "dev")}
+    if test:
+        rows["test"] = Split((f"{folder}/test.tsv",), test_text or text, submission=f"{folder}.tsv")
+    return rows
+
+
+_PAIR = ("sentence1", "sentence2")
+_BINARY = ("0", "1")
+_ENTAILMENT = ("not_entailment", "entailment")
+_NLI = ("neutral", "entailment", "contradiction")
+_AX = Split(
+    ("AX/diagnostic.tsv", "MNLI/diagnostic.tsv", "diagnostic/diagnostic.tsv"), _PAIR, submission="AX.tsv", optional=True
+)
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task(
+            "CoLA",
+            _BINARY,
+            ("mcc",),
+            _splits("CoLA", (3,), 1, test_text=("sentence",), width=4),
+            {"unacceptable": "0", "acceptable": "1"},
+        ),
+        Task("SST-2", _BINARY, ("accuracy",), _splits("SST-2", ("sentence",), "label"), {"negative": "0", "positive": "1"}),
+        Task(
+            "MRPC",
+            _BINARY,
+            ("accuracy", "f1"),
+            _splits("MRPC", ("#1 String", "#2 String"), "Quality"),
+            {"not_equivalent": "0", "equivalent": "1"},
+        ),
+        Task("STS-B", (), ("pearson", "spearman"), _splits("STS-B", _PAIR, "score")),
+        Task(
+            "QQP",
+            _BINARY,
+            ("accuracy", "f1"),
+            _splits("QQP", ("question1", "question2"), "is_duplicate"),
+            {"not_duplicate": "0", "duplicate": "1"},
+            skip_short_rows=True,
+        ),
+        Task(
+            "MNLI",
+            _NLI,
+            ("accuracy",),
+            {
+                "train": Split(("MNLI/train.tsv",), _PAIR, "gold_label"),
+                "dev_matched": Split(("MNLI/dev_matched.tsv",), _PAIR, "gold_label"),
+                "dev_mismatched": Split(("MNLI/dev_mismatched.tsv",), _PAIR, "gold_label"),
+                "test_matched": Split(("MNLI/test_matched.tsv",), _PAIR, submission="MNLI-m.tsv"),
+                "test_mismatched": Split(("MNLI/test_mismatched.tsv",), _PAIR, submission="MNLI-mm.tsv"),
+                "test_ax": _AX,
+            },
+        ),
+        Task("QNLI", _ENTAILMENT, ("accuracy",), _splits("QNLI", ("question", "sentence"), "label")),
+        Task("RTE", _ENTAILMENT, ("accuracy",), _splits("RTE", _PAIR, "label")),
+        Task("WNLI", _BINARY, ("accuracy",), _splits("WNLI", _PAIR, "label"), {"not_entailment": "0", "entailment": "1"}),
+        Task("AX", _NLI, ("accuracy",), {"test": Split(_AX.files, _AX.text, submission=_AX.submission)}),
+        Task(
+            "XNLI",
+            _NLI,
+            ("accuracy",),
+            _splits("XNLI", ("premise", "hypo"), "label"),
+            {"contradictory": "contradiction"},
+        ),
+        Task("LCQMC", _BINARY, ("accuracy",), _splits("LCQMC", ("text_a", "text_b"), "label")),
+        Task("ChnSentiCorp", _BINARY, ("accuracy",), _splits("ChnSentiCorp", ("text_a",), "label")),
+    )
+}
+
+_ALSO = {"sst": "SST-2", "sts": "STS-B", "mnlim": "MNLI", "diagnostic": "AX", "glueax": "AX", "rteglue": "RTE"}
+
+
+def _key(name):
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+_SPELLINGS = {**{_key(name): name for name in TASKS}, **_ALSO}
+
+
+def find_task(name):
+    """The Task for any usual spelling (SST, sst-2, SST2, sts_b); InputError with the list for anything else."""
+    if _key(name) not in _SPELLINGS:
+        raise InputError(f"--task_name {name}: no such task; choose from {', '.join(TASKS)}")
+    return TASKS[_SPELLINGS[_key(name)]]
+
+
+def own_task(files, *, labels):
+    """The Task for a person's own files: split name -> path. `labels` () means regression.
+
+    Its columns are found in each file's header: `label`, and one or two others for the text (`id`, `idx` and `index`
+    are not text); see bert.data.
+    """
+    metrics = ("pearson", "spearman") if not labels else ("accuracy", "f1") if len(labels) == 2 else ("accuracy", "f1_macro")
+    splits = {
+        name: Split(
+            (str(path),), (), None if name == "test" else "label", submission=f"{name}.tsv" if name == "test" else None
+        )
+        for name, path in files.items()
+    }
+    return Task("own", tuple(labels), metrics, splits)

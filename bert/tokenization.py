@@ -1,0 +1,111 @@
+"""One tokenizer for both engines: the Hugging Face `tokenizers` library, read from a model's folder.
+
+Turns texts into plain token ids; which ids stand around them, and where a row is cut, is decided in bert.data. Text
+never makes a special token: the word [SEP] in a sentence is three ordinary pieces.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer as _Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from bert import InputError
+from bert.weights import read_json
+
+#: A longer word is one [UNK], as in Hugging Face's BERT; GluonNLP's own tokenizer has 200.
+MAX_CHARACTERS_PER_WORD = 100
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """Text to ids, and the ids that frame a row: cls a sep, or cls a sep [sep] b sep."""
+
+    backend: _Tokenizer
+    cls_id: int
+    sep_id: int
+    pad_id: int
+    separators: int  # between the two texts of a pair: 1 in BERT, 2 in RoBERTa
+    segments: bool  # whether the second text has token type 1
+    description: str  # for the plan: "WordPiece, 30522 pieces, lower case"
+
+    def encode(self, texts):
+        """List of arrays-to-be: one list of token ids per text, nothing added and nothing cut."""
+        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def tokens(self, ids):
+        """The pieces behind token ids, for showing to a person."""
+        return [self.backend.id_to_token(int(token_id)) for token_id in ids]
+
+    def special_tokens(self, pair):
+        """How many tokens frame a row."""
+        return 2 + self.separators if pair else 2
+
+
+def load_tokenizer(folder, architecture):
+    """The Tokenizer of a model's folder, from `tokenizer.json` or else `vocab.txt`; InputError where there is none or it
+    does not fit the model. Casing and accents are the files' own: a lower-casing model also strips accents."""
+    folder = Path(folder)
+    settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        try:
+            backend = _Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise InputError(f"{path}: not a tokenizer file: {error}") from None
+    elif (folder / "vocab.txt").is_file():
+        path = folder / "vocab.txt"
+        backend = _word_piece(path, settings)
+    else:
+        raise InputError(f"{folder}: neither tokenizer.json nor vocab.txt is there")
+    backend.no_padding()
+    backend.no_truncation()
+    backend.encode_special_tokens = True
+    roberta = architecture.model_type == "roberta"
+
+    def special(role, default):
+        token = settings.get(role, default)
+        token = token.get("content") if isinstance(token, dict) else token
+        number = backend.token_to_id(token)
+        if number is None:
+            raise InputError(f"{path}: the {role} {token!r} is not in the vocabulary")
+        return number
+
+    size = backend.get_vocab_size()
+    if size > architecture.vocab_size:
+        raise InputError(f"{path}: {size} tokens, but the model has embeddings for {architecture.vocab_size}")
+    kind = type(backend.model).__name__
+    casing = " lower case," if getattr(backend.normalizer, "lowercase", False) else ""
+    return Tokenizer(
+        backend=backend,
+        cls_id=special("cls_token", "<s>" if roberta else "[CLS]"),
+        sep_id=special("sep_token", "</s>" if roberta else "[SEP]"),
+        pad_id=special("pad_token", "<pad>" if roberta else "[PAD]"),
+        separators=2 if roberta else 1,
+        segments=architecture.model_type == "bert" and architecture.type_vocab_size > 1,
+        description=f"{kind},{casing} {size} pieces, from {path.name}",
+    )
+
+
+def _word_piece(path, settings):
+    """BERT's WordPiece with BERT's cleaning. Without a setting, casing is read off the vocabulary itself."""
+    try:
+        words = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text: {error}") from None
+    vocabulary = {word.rstrip("\r"): number for number, word in enumerate(words) if word.rstrip("\r")}
+    if "[UNK]" not in vocabulary:
+        raise InputError(f"{path}: no [UNK] in the vocabulary: not a BERT vocabulary")
+    has_upper_case = any(word != word.lower() for word in vocabulary if not word.startswith("["))
+    backend = _Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARACTERS_PER_WORD))
+    backend.normalizer = BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+        strip_accents=settings.get("strip_accents"),
+        lowercase=settings.get("do_lower_case", not has_upper_case),
+    )
+    backend.pre_tokenizer = BertPreTokenizer()
+    backend.add_special_tokens([word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in vocabulary])
+    return backend

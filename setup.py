@@ -1,0 +1,46 @@
+"""Installs the package `bert` and what one engine needs: pip install '.[torch]' or '.[mxnet]'."""
+
+import re
+from pathlib import Path
+
+from setuptools import setup
+
+here = Path(__file__).parent
+version = re.search(r'__version__ = "(.+)"', (here / "bert/__init__.py").read_text(encoding="utf-8")).group(1)
+
+# The CUDA 11 libraries that MXNet's cu117 build loads, as packages: nothing but the driver need be installed.
+CUDA_11 = [
+    f"nvidia-{name}-cu11"
+    for name in (
+        "cublas",
+        "cuda-nvrtc",
+        "cuda-runtime",
+        "cufft",
+        "curand",
+        "cusolver",
+        "cusparse",
+        "nccl",
+        "nvtx",
+    )
+] + ["nvidia-cudnn-cu11>=8,<9"]
+MXNET = ["gluonnlp==0.10.0", "numpy<1.24"]
+
+setup(
+    name="finetune-classifier",
+    version=version,
+    description="Fine-tune a pretrained BERT on GLUE in mixed precision, on MXNet or PyTorch",
+    license="Apache-2.0",
+    python_requires=">=3.9",
+    packages=["bert", "bert.engines"],
+    py_modules=["finetune_classifier"],
+    entry_points={"console_scripts": ["finetune-classifier=finetune_classifier:main"]},
+    install_requires=["numpy", "tqdm", "tokenizers", "safetensors", "scikit-learn", "scipy"],
+    extras_require={
+        "torch": ["torch>=2.10"],
+        "mxnet": ["mxnet==1.9.1", *MXNET],
+        "mxnet-cu102": ["mxnet-cu102==1.9.1", *MXNET],
+        "mxnet-cu117": ["mxnet-cu117==1.9.1", *CUDA_11, *MXNET],
+        "hub": ["huggingface_hub", "polars"],
+        "dev": ["pytest", "hypothesis", "ruff", "transformers", "accelerate"],
+    },
+)
