@@ -189,7 +189,9 @@ def test_padding_does_not_change_logits(name):
     np.testing.assert_allclose(engine.predict(wide), logits, atol=1e-5)
     for row, length in enumerate(batch.valid_length):
         alone = part(batch, slice(row, row + 1))
-        alone = dataclasses.replace(alone, input_ids=alone.input_ids[:, :length], token_type_ids=alone.token_type_ids[:, :length])
+        alone = dataclasses.replace(
+            alone, input_ids=alone.input_ids[:, :length], token_type_ids=alone.token_type_ids[:, :length]
+        )
         np.testing.assert_allclose(engine.predict(alone)[0], logits[row], atol=1e-5)
 
 
@@ -454,16 +456,13 @@ def test_padding_is_invisible_in_every_precision(dtype, training):
 def test_cpu_dropout_keeps_the_right_share_and_the_mean(probability):
     import torch
 
-    from bert.engines.pytorch_model import _Dropout
+    from bert.engines.pytorch_model import _dropout_mask
 
     torch.manual_seed(0)
-    x = torch.ones(400, 1001, requires_grad=True)
-    y = _Dropout.apply(x, probability)
+    y = _dropout_mask(torch.ones(400, 1001), probability)
     kept = (y != 0).float().mean().item()
-    assert kept == pytest.approx(1 - probability, abs=5 * math.sqrt(probability * (1 - probability) / x.numel()))
+    assert kept == pytest.approx(1 - probability, abs=5 * math.sqrt(probability * (1 - probability) / y.numel()))
     assert y.max().item() == pytest.approx(1 / (1 - probability), rel=1e-4)
-    y.sum().backward()
-    torch.testing.assert_close(x.grad, y.detach())  # the same mask backward
     columns = (y != 0).float().mean(0)  # no column, and no pair of neighbours, is special
     assert columns.std().item() < 1.5 * math.sqrt(probability * (1 - probability) / 400)
     both = ((y[:, 1:] == 0) & (y[:, :-1] == 0)).float().mean().item()
@@ -482,7 +481,10 @@ def test_capabilities_of_this_machine():
 @pytest.mark.parametrize("name", ENGINE_NAMES)
 def test_layer_norm_epsilon_is_the_models_own(name):
     """A nearly constant hidden row (variance about 1e-8) shows which epsilon is used."""
-    weights = {key: value * 1e-4 if "embeddings" in key and "LayerNorm" not in key else value for key, value in make_weights().items()}
+    weights = {
+        key: value * 1e-4 if "embeddings" in key and "LayerNorm" not in key else value
+        for key, value in make_weights().items()
+    }
     batch = make_rows([9, 5])
     small = make_engine(name, weights=weights).predict(batch)
     large = make_engine(name, dataclasses.replace(TINY, layer_norm_eps=1e-5), weights=weights).predict(batch)
