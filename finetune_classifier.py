@@ -11,7 +11,6 @@ Exit codes: 0 done; 1 a run that failed; 2 wrong usage or input. An error is one
 
 import sys
 import time
-from dataclasses import asdict
 
 from bert import InputError, RunError
 from bert.config import parse
@@ -19,89 +18,63 @@ from bert.data import choose_task, load_splits
 from bert.download import download_task
 from bert.engines import choose_engine, load_engine
 from bert.logs import RunLog, check_folder, claim_folder, write_json
-from bert.plan import Batching, describe_data, describe_plan, make_plan
+from bert.plan import describe_data, describe_model, describe_plan, make_batching, make_plan
 from bert.precision import make_loss_scaler, resolve_precision
-from bert.report import data_digests, model_card, result_lines, training_results, versions
+from bert.report import model_card, result_lines, run_record, training_results
 from bert.submission import write_submission
 from bert.tokenization import load_tokenizer
 from bert.training import evaluate_splits, predict_logits, train
-from bert.weights import file_digest, initial_weights, load_pretrained, read_pretrained, save_model
+from bert.weights import initial_weights, load_pretrained, read_pretrained, save_model
 
 
 def run(config):
     start = time.perf_counter()
     log = RunLog()
 
-    # What this machine cannot do, or must not overwrite, is refused before anything is read.
+    # engine and precision: what this machine cannot do, or must not overwrite, is refused before anything is read
     engine_name, why = choose_engine(config.engine, gpu=config.gpu)
-    module = load_engine(engine_name)
     log.say(f"engine:    {engine_name} ({why})")
-    capabilities = module.capabilities(config.gpu)
-    precision = resolve_precision(config.dtype, capabilities, engine=engine_name, gpu=config.gpu)
+    module = load_engine(engine_name)
+    precision = resolve_precision(config.dtype, module.capabilities(config.gpu), engine=engine_name, gpu=config.gpu)
     scaler = make_loss_scaler(config)
-    log.say(f"precision: {precision.dtype}: {precision.reason}")
-    log.say(f"           {scaler.describe()}")
+    log.say(f"precision: {precision.dtype}: {precision.reason}; {scaler.describe()}")
     if not config.dry_run:
         check_folder(config.output_dir, overwrite=config.overwrite)
 
-    # Model.
+    # model
     pretrained = load_pretrained(
         bert_model=config.bert_model,
         bert_dataset=config.bert_dataset,
         pretrained_bert_parameters=config.pretrained_bert_parameters,
         model_parameters=config.model_parameters,
     )
-    architecture = pretrained.architecture
-    if config.max_len > architecture.max_length:
-        raise InputError(f"--max_len is {config.max_len}, but the model has positions for {architecture.max_length} tokens")
-    tokenizer = load_tokenizer(pretrained.folder, architecture)
+    batching = make_batching(config, pretrained.architecture)
+    tokenizer = load_tokenizer(pretrained.folder, pretrained.architecture)
     task = choose_task(config.task_name, config.own_files, regression=config.regression, saved_labels=pretrained.labels)
-    weights, fresh_head, head_lines = initial_weights(pretrained, task, seed=config.seed)
-    if config.only_inference and fresh_head:
-        raise InputError(
-            f"--only_inference needs a model fine-tuned on {task.name}; this one's head would be {head_lines[0]}"
-        )
-    log.say(
-        f"model:     {pretrained.source}: {architecture.model_type}, {architecture.num_hidden_layers} layers, "
-        f"{architecture.hidden_size} wide, {len(pretrained.tensors)} tensors loaded, {pretrained.unused} unused"
-    )
-    for line in [*head_lines, f"tokenizer: {tokenizer.description}"]:
-        log.say(f"           {line}")
+    weights, head = initial_weights(pretrained, task, seed=config.seed)
+    if config.only_inference and head.startswith("fresh"):
+        raise InputError(f"--only_inference: this model is not fine-tuned on {task.name}: its head would be {head}")
+    for line in describe_model(pretrained, head, tokenizer):
+        log.say(line)
 
-    # Data.
+    # data
     if config.download:
         download_task(task, config.data_dir, log)
+    data_dir = "" if config.own_files else config.data_dir
     splits, lines = load_splits(
-        task,
-        "" if config.own_files else config.data_dir,
-        train=not config.only_inference,
-        tokenizer=tokenizer,
-        max_len=config.max_len,
+        task, data_dir, train=not config.only_inference, tokenizer=tokenizer, max_len=config.max_len
     )
-    for line in lines:
-        log.say(line)
-    round_to = config.max_len if config.pad else config.round_to or (1 if config.gpu is None else 8)
-    batching = Batching(pad_id=tokenizer.pad_id, round_to=round_to, max_len=config.max_len)
-    plan = None
-    if not config.only_inference:
-        plan = make_plan(
-            len(splits["train"].features),
-            batch_size=config.batch_size,
-            accumulate=config.accumulate,
-            epochs=config.epochs,
-            training_steps=config.training_steps,
-            warmup_ratio=config.warmup_ratio,
-        )
-    for line in describe_data(splits, task, tokenizer, plan, batching, config) + describe_plan(plan, config):
+    plan = None if config.only_inference else make_plan(len(splits["train"].features), config)
+    for line in [*lines, *describe_data(splits, task, tokenizer, plan, batching, config), *describe_plan(plan, config)]:
         log.say(line)
     if config.dry_run:
-        log.say("dry run: nothing was trained, nothing was written")
+        log.say("dry run:   nothing was trained and nothing was written")
         return
 
-    # The run's record, whole before the first update.
+    # train
     folder = claim_folder(config.output_dir)
     engine = module.create(
-        architecture,
+        pretrained.architecture,
         task.num_labels,
         dtype=precision.dtype,
         gpu=config.gpu,
@@ -112,40 +85,21 @@ def run(config):
     )
     engine.set_weights(weights)
     log.say(f"device:    {engine.device}")
-    record = {
-        "config": asdict(config),
-        "task": task.name,
-        "labels": task.labels,
-        "engine": {"name": engine_name, "why": why, "device": engine.device},
-        "precision": asdict(precision),
-        "model": {"source": pretrained.source, "sha256": file_digest(pretrained.weight_file)},
-        "data_sha256": data_digests(splits),
-        "batching": asdict(batching),
-        "plan": plan and asdict(plan),
-        "versions": versions(engine_name),
-    }
-    write_json(folder / "config.json", record)
-
-    results = {
-        "task": task.name,
-        "engine": engine_name,
-        "device": engine.device,
-        "dtype": precision.dtype,
-        "seed": config.seed,
-    }
-    dev = {name: splits[name].features for name in task.split_names("dev") if name in splits}
+    write_json(folder / "config.json", run_record(config, task, engine, why, precision, pretrained, splits, batching, plan))
+    dev = {name: split.features for name, split in splits.items() if name in task.split_names("dev")}
+    evaluation_options = {"batch_size": config.dev_batch_size, "batching": batching}
+    results = {"task": task.name, "engine": engine.name, "device": engine.device, "dtype": precision.dtype, "seed": config.seed}
+    written = [folder / "results.json"]
     if plan is None:
-        scores = {
-            "saved": evaluate_splits(engine, dev, task=task, batch_size=config.dev_batch_size, batching=batching, log=log)
-        }
-        results["scores"] = scores
+        results["scores"] = {"saved": evaluate_splits(engine, dev, task=task, log=log, **evaluation_options)}
     else:
-        log.open(folder / "log.jsonl")
+        written.append(folder / "model")
 
         def keep_best(evaluation):
             card = model_card(task, config, pretrained, precision, evaluation)
             save_model(folder / "model", engine.get_weights(), pretrained, task=task, tokenizer=tokenizer, card=card)
 
+        log.open(folder / "log.jsonl")
         result = train(
             engine,
             splits["train"].features,
@@ -161,25 +115,18 @@ def run(config):
         log.close()
         results.update(training_results(result, scaler, task))
         if result.best != len(result.evaluations) - 1:
-            engine.set_weights(read_pretrained(folder / "model", "best epoch").tensors)
+            engine.set_weights(read_pretrained(folder / "model", "the best epoch").tensors)
 
-    written = []
+    # predict, with the best epoch's weights
     for name in task.split_names("test"):
         if name in splits:
-            logits = predict_logits(
-                engine, splits[name].features, batch_size=config.dev_batch_size, batching=batching, description=name
-            )
+            logits = predict_logits(engine, splits[name].features, description=name, **evaluation_options)
             written.append(write_submission(folder / "predictions", task, name, logits))
-    results.update(
-        predictions=[str(path.relative_to(folder)) for path in written],
-        peak_memory_mib=round(engine.peak_memory() / 2**20),
-        wall_seconds=round(time.perf_counter() - start, 3),
-    )
+    results["peak_memory_mib"] = round(engine.peak_memory() / 2**20)
+    results["wall_seconds"] = round(time.perf_counter() - start, 3)
     write_json(folder / "results.json", results)
-    for line in result_lines(results):
+    for line in [*result_lines(results), *(f"wrote {path}" for path in written)]:
         log.say(line)
-    for path in [*written, *([] if plan is None else [folder / "model"]), folder / "results.json"]:
-        log.say(f"wrote {path}")
 
 
 def main(argv=None):
@@ -192,7 +139,7 @@ def main(argv=None):
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("error: stopped by the keyboard; model/ in the run's folder holds the best epoch so far", file=sys.stderr)
+        print("error: stopped by the keyboard; the run's model/ holds the best epoch so far, if one was finished", file=sys.stderr)
         return 1
     return 0
 

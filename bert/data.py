@@ -214,12 +214,24 @@ def _jsonl_rows(path, text):
         if not isinstance(record, dict):
             raise InputError(f"{path}:{number}: found {type(record).__name__}, expected one JSON object per line")
         header = header or list(record)
-        if list(record) != header:
+        if record.keys() != set(header):
             raise InputError(f"{path}:{number}: keys found: {_list(record)}; expected as in the first row: {_list(header)}")
-        rows.append((number, [value if isinstance(value, str) else json.dumps(value) for value in record.values()]))
+        rows.append((number, [_json_text(record[key], f"{path}:{number}: {key}") for key in header]))
     if header is None:
         raise InputError(f"{path}: empty file, expected one JSON object per line")
     return header, rows
+
+
+def _json_text(value, where):
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise InputError(f"{where} is {json.dumps(value)[:_SHOWN]}, expected a text or a number")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # "\\ud800" is JSON, but no text
+        raise InputError(f"{where} holds half a surrogate pair, expected text") from None
+    return value
 
 
 def _find_columns(path, header, rows, task, split_name):

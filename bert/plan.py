@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bert import InputError
 from bert.data import evaluation_order, padding_share, training_order
 from bert.schedule import warmup_steps
 
@@ -30,20 +31,43 @@ class Plan:
     warmup_updates: int
 
 
-def make_plan(rows, *, batch_size, accumulate, epochs, training_steps, warmup_ratio):
-    """The Plan for `rows` training rows; `training_steps` (updates) takes the place of `epochs` where it is given."""
-    micro_batches = -(-rows // batch_size)
-    updates_per_epoch = -(-micro_batches // accumulate)  # the left-over micro-batches make an update of their own
-    total = training_steps or updates_per_epoch * epochs
+def make_batching(config, architecture):
+    """The Batching of a run; InputError where --max_len goes beyond the model's positions."""
+    if config.max_len > architecture.max_length:
+        raise InputError(f"--max_len is {config.max_len}, but the model has positions for {architecture.max_length} tokens")
+    # Tensor cores want multiples of 8; on a CPU the padding would cost more than it gains.
+    round_to = config.max_len if config.pad else config.round_to or (1 if config.gpu is None else 8)
+    return Batching(pad_id=architecture.pad_token_id, round_to=round_to, max_len=config.max_len)
+
+
+def make_plan(rows, config):
+    """The Plan for `rows` training rows; --training_steps (updates) takes the place of --epochs where it is given."""
+    micro_batches = -(-rows // config.batch_size)
+    updates_per_epoch = -(-micro_batches // config.accumulate)  # left-over micro-batches make an update of their own
+    total = config.training_steps or updates_per_epoch * config.epochs
     return Plan(
         rows=rows,
-        batch_size=batch_size,
-        accumulate=accumulate,
+        batch_size=config.batch_size,
+        accumulate=config.accumulate,
         updates_per_epoch=updates_per_epoch,
         epochs=-(-total // updates_per_epoch),
         total_updates=total,
-        warmup_updates=warmup_steps(total, warmup_ratio),
+        warmup_updates=warmup_steps(total, config.warmup_ratio),
     )
+
+
+def describe_model(pretrained, head, tokenizer):
+    """Lines on where the weights come from and what of them is fresh."""
+    architecture = pretrained.architecture
+    lines = [
+        f"model:     {pretrained.source}: {architecture.model_type}, {architecture.num_hidden_layers} layers, "
+        f"{architecture.hidden_size} wide, {len(pretrained.tensors)} tensors loaded, {pretrained.unused} not needed",
+        f"           classification head: {head}",
+        f"           tokenizer: {tokenizer.description}",
+    ]
+    if not pretrained.has_pooler:
+        lines.insert(2, "           dense layer before the head: fresh (the checkpoint has none)")
+    return lines
 
 
 def describe_plan(plan, config):
@@ -74,7 +98,7 @@ def describe_plan(plan, config):
 def describe_data(splits, task, tokenizer, plan, batching, config):
     """Lines on every split (name -> LoadedSplit), and three examples of the first one raw and as tokens."""
     lines = []
-    for name, split in splits.items():
+    for name, split in splits.items():  # train comes first
         lengths = split.features.lengths
         if name == "train":
             batches = training_order(lengths, batch_size=plan.batch_size, seed=config.seed, epoch=0)

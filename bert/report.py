@@ -1,6 +1,7 @@
 """What a finished run says of itself: its results as data, as a table, and as the model's card. Knows no engine."""
 
 import platform
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 from bert import __version__
@@ -20,9 +21,20 @@ def versions(engine):
     return found
 
 
-def data_digests(splits):
-    """Split name -> sha256 of the file it was read from."""
-    return {name: file_digest(split.path) for name, split in splits.items()}
+def run_record(config, task, engine, why, precision, pretrained, splits, batching, plan):
+    """The content of config.json: everything as it was resolved, with reasons, versions and digests."""
+    return {
+        "config": asdict(config),
+        "task": task.name,
+        "labels": task.labels,
+        "engine": {"name": engine.name, "why": why, "device": engine.device},
+        "precision": asdict(precision),
+        "model": {"source": pretrained.source, "sha256": file_digest(pretrained.weight_file)},
+        "data_sha256": {name: file_digest(split.path) for name, split in splits.items()},
+        "batching": asdict(batching),
+        "plan": plan and asdict(plan),
+        "versions": versions(engine.name),
+    }
 
 
 def training_results(result, scaler, task):

@@ -119,7 +119,7 @@ TASKS = {
     )
 }
 
-_ALSO = {"sst": "SST-2", "sts": "STS-B", "mnlim": "MNLI", "diagnostic": "AX", "glueax": "AX", "rteglue": "RTE"}
+_ALSO = {"sst": "SST-2", "sts": "STS-B", "mnlim": "MNLI", "mnlimm": "MNLI", "mnlimatched": "MNLI", "mnlimismatched": "MNLI", "diagnostic": "AX"}
 
 
 def _key(name):

@@ -13,7 +13,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bert import InputError
-from bert.weights import read_json
+from bert.weights import find_vocabulary, read_json
 
 #: A longer word is one [UNK], as in Hugging Face's BERT; GluonNLP's own tokenizer has 200.
 MAX_CHARACTERS_PER_WORD = 100
@@ -26,7 +26,6 @@ class Tokenizer:
     backend: _Tokenizer
     cls_id: int
     sep_id: int
-    pad_id: int
     separators: int  # between the two texts of a pair: 1 in BERT, 2 in RoBERTa
     segments: bool  # whether the second text has token type 1
     description: str  # for the plan: "WordPiece, 30522 pieces, lower case"
@@ -57,7 +56,10 @@ def load_tokenizer(folder, architecture):
             raise InputError(f"{path}: not a tokenizer file: {error}") from None
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
-        backend = _word_piece(path, settings)
+        backend = _word_piece(path, _read_words(path), settings)
+    elif find_vocabulary(folder):
+        path = find_vocabulary(folder)
+        backend = _word_piece(path, read_json(path)["idx_to_token"], settings)
     else:
         raise InputError(f"{folder}: neither tokenizer.json nor vocab.txt is there")
     backend.no_padding()
@@ -82,20 +84,22 @@ def load_tokenizer(folder, architecture):
         backend=backend,
         cls_id=special("cls_token", "<s>" if roberta else "[CLS]"),
         sep_id=special("sep_token", "</s>" if roberta else "[SEP]"),
-        pad_id=special("pad_token", "<pad>" if roberta else "[PAD]"),
         separators=2 if roberta else 1,
         segments=architecture.model_type == "bert" and architecture.type_vocab_size > 1,
         description=f"{kind},{casing} {size} pieces, from {path.name}",
     )
 
 
-def _word_piece(path, settings):
-    """BERT's WordPiece with BERT's cleaning. Without a setting, casing is read off the vocabulary itself."""
+def _read_words(path):
     try:
-        words = path.read_text(encoding="utf-8").split("\n")
+        return [word.rstrip("\r") for word in path.read_text(encoding="utf-8").split("\n")]
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text: {error}") from None
-    vocabulary = {word.rstrip("\r"): number for number, word in enumerate(words) if word.rstrip("\r")}
+
+
+def _word_piece(path, words, settings):
+    """BERT's WordPiece with BERT's cleaning. Without a setting, casing is read off the vocabulary itself."""
+    vocabulary = {word: number for number, word in enumerate(words) if word}
     if "[UNK]" not in vocabulary:
         raise InputError(f"{path}: no [UNK] in the vocabulary: not a BERT vocabulary")
     has_upper_case = any(word != word.lower() for word in vocabulary if not word.startswith("["))

@@ -17,6 +17,7 @@ import numpy as np
 
 from bert import InputError
 from bert.architecture import HEAD, POOLER, Architecture, parameter_shapes, read_architecture
+from bert.params_file import from_gluon, gluon_config, read_params
 
 # Canonical name -> name in a checkpoint, by model type: substitutions applied one after the other.
 _RENAMINGS = {
@@ -85,6 +86,10 @@ class Pretrained:
     tensors: dict
     labels: Optional[tuple]  # label texts in the order of the head's rows; None where the file has no head or no names
     unused: int  # tensors of the file that a classifier has no use for (language model heads)
+
+    @property
+    def has_pooler(self):
+        return POOLER[0] in self.tensors
 
 
 def find_pretrained(name, dataset=None):
@@ -159,6 +164,14 @@ def read_json(path):
     return content
 
 
+def find_vocabulary(folder):
+    """GluonNLP's vocabulary in a folder: a .vocab file, or vocab.json in that format; None where there is none."""
+    found = sorted(Path(folder).glob("*.vocab"))
+    if not found and (Path(folder) / "vocab.json").is_file() and "idx_to_token" in read_json(Path(folder) / "vocab.json"):
+        found = [Path(folder) / "vocab.json"]
+    return found[0] if found else None
+
+
 def file_digest(path):
     """sha256 of a file, as hex."""
     digest = hashlib.sha256()
@@ -178,18 +191,24 @@ def read_config(folder):
 def load_pretrained(*, bert_model, bert_dataset=None, pretrained_bert_parameters=None, model_parameters=None):
     """The Pretrained that the four flags of these names ask for.
 
-    A fine-tuned folder brings its own configuration and tokenizer; a bare weight file uses those of --bert_model.
+    A fine-tuned folder brings its own configuration and tokenizer; a weight file uses those of --bert_model, or, when it
+    is GluonNLP's with its vocabulary beside it, what these two say themselves.
     """
     if model_parameters and Path(model_parameters).is_dir():
         return read_pretrained(model_parameters, f"fine-tuned folder {model_parameters}")
-    folder, source = find_pretrained(bert_model, bert_dataset)
     weight_file = model_parameters or pretrained_bert_parameters
     if weight_file is None:
-        return read_pretrained(folder, source)
-    flag = "--model_parameters" if model_parameters else "--pretrained_bert_parameters"
-    if not Path(weight_file).is_file():
+        return read_pretrained(*find_pretrained(bert_model, bert_dataset))
+    weight_file = Path(weight_file)
+    if not weight_file.is_file():
+        flag = "--model_parameters" if model_parameters else "--pretrained_bert_parameters"
         raise InputError(f"{flag} {weight_file}: no such file")
-    return read_pretrained(folder, f"{weight_file}, shaped as {source}", Path(weight_file))
+    if weight_file.suffix == ".params" and find_vocabulary(weight_file.parent):
+        config = gluon_config(read_params(weight_file), bert_model, weight_file)
+        architecture = read_architecture(config, str(weight_file))
+        return _pretrained(str(weight_file), weight_file.parent, weight_file, config, architecture)
+    folder, source = find_pretrained(bert_model, bert_dataset)
+    return read_pretrained(folder, f"{weight_file}, shaped as {source}", weight_file)
 
 
 def read_pretrained(folder, source, weight_file=None):
@@ -197,12 +216,19 @@ def read_pretrained(folder, source, weight_file=None):
     tensor that is missing or misshapen."""
     folder = Path(folder)
     config, architecture = read_config(folder)
-    path = weight_file or next(
-        (p for p in (folder / "model.safetensors", folder / "pytorch_model.bin") if p.is_file()), None
-    )
+    path = weight_file or next((p for p in (folder / "model.safetensors", folder / "pytorch_model.bin") if p.is_file()), None)
     if path is None:
         raise InputError(f"{folder}: neither model.safetensors nor pytorch_model.bin is there")
-    tensors, unused = to_canonical(read_tensors(path), architecture)
+    return _pretrained(source, folder, path, config, architecture)
+
+
+def _pretrained(source, folder, path, config, architecture):
+    if path.suffix == ".params":
+        raw = read_params(path)
+        tensors = from_gluon(raw, architecture)
+        unused = len(raw) - len(tensors)
+    else:
+        tensors, unused = to_canonical(read_tensors(path), architecture)
     head = tensors.get(HEAD[0])
     shapes = parameter_shapes(architecture, len(head) if head is not None else 1)
     for name, shape in shapes.items():
@@ -295,24 +321,22 @@ def from_canonical(name, model_type):
 
 
 def initial_weights(pretrained, task, *, seed):
-    """(weights, fresh, lines): every tensor of the classifier, whether its head is a fresh one, and what to say of it.
+    """(weights, where the head is from): every tensor of the classifier, and a text that begins with "fresh" where the
+    head is one.
 
     Takes the pretrained tensors, and the head too where it has a row for each of the task's labels, in the task's order.
     What is missing is fresh: Normal(0, initializer_range) and zero biases, from `seed`, the same on every engine.
     """
     weights = {name: tensor for name, tensor in pretrained.tensors.items() if name not in HEAD}
-    rows, line = _head_rows(pretrained, task)
-    lines = [f"classification head: {line}"]
+    rows, head = _head_rows(pretrained, task)
     if rows is not None:
         weights.update({name: pretrained.tensors[name][rows] for name in HEAD})
-    if POOLER[0] not in weights:
-        lines.append("pooler: fresh (the checkpoint has none)")
     random = np.random.default_rng([seed, 0x4EAD])  # a stream of its own, whatever else draws from the seed
     for name, shape in parameter_shapes(pretrained.architecture, task.num_labels).items():
         if name not in weights:
             scale = 0.0 if name.endswith(".bias") else pretrained.architecture.initializer_range
             weights[name] = random.normal(0, scale, shape).astype(np.float32)
-    return weights, rows is None, lines
+    return weights, head
 
 
 def _head_rows(pretrained, task):

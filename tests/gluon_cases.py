@@ -39,9 +39,7 @@ def batch(lengths=(9, 3, 5, 1), labels=(0, 1, 2, 1), width=None, architecture=No
     ids = np.where(real, random.integers(3, architecture.vocab_size, shape), architecture.pad_token_id)
     types = real * random.integers(0, architecture.type_vocab_size, shape)
     labels = np.array(labels, np.float32 if isinstance(labels[0], float) else np.int32)
-    return Batch(
-        ids.astype(np.int32), types.astype(np.int32), np.array(lengths, np.int32), labels, np.arange(len(lengths))
-    )
+    return Batch(ids.astype(np.int32), types.astype(np.int32), np.array(lengths, np.int32), labels, np.arange(len(lengths)))
 
 
 def rows(whole, chosen):
@@ -65,9 +63,7 @@ def step(engine, batches, *, loss_scale=1.0, learning_rate=1e-2, max_grad_norm=1
     losses = [
         float(engine.forward_backward(batch, loss_scale=loss_scale, weight=len(batch) / examples)) for batch in batches
     ]
-    return losses, engine.apply_gradients(
-        learning_rate=learning_rate, max_grad_norm=max_grad_norm, loss_scale=loss_scale
-    )
+    return losses, engine.apply_gradients(learning_rate=learning_rate, max_grad_norm=max_grad_norm, loss_scale=loss_scale)
 
 
 def assert_same(left, right):

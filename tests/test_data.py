@@ -345,6 +345,19 @@ def test_jsonl_keys_may_come_in_another_order(tmp_path):
     assert [(e.text_a, e.label) for e in read(path, own_task({"train": path}, labels=("x", "y")))[0]] == [("a", "x"), ("b", "y")]
 
 
+@pytest.mark.parametrize("value", ["null", "[1, 2]", '{"a": 1}'])
+def test_jsonl_texts_that_are_no_texts_are_named(tmp_path, value):
+    """A missing text must not be learned as the word null."""
+    path = write(tmp_path, "a.jsonl", f'{{"text": "a", "label": "x"}}\n{{"text": {value}, "label": "y"}}\n')
+    assert "a.jsonl:2:" in refusal(path, own_task({"train": path}, labels=("x", "y")))
+
+
+def test_jsonl_text_that_is_no_unicode_is_named(tmp_path):
+    """Half of an emoji, as JSON can hold it, is no text that a tokenizer takes or a file can be written with."""
+    path = write(tmp_path, "a.jsonl", '{"text": "a", "label": "x"}\n{"text": "b \\ud83d", "label": "y"}\n')
+    assert "a.jsonl:2:" in refusal(path, own_task({"train": path}, labels=("x", "y")))
+
+
 def test_read_rows_counts_the_lines_of_the_file(tmp_path):
     path = write(tmp_path, "a.csv", 'text,label\n"two\nlines",1\n\nb,0\n')
     assert read_rows(path)[1] == [(3, ["two\nlines", "1"]), (5, ["b", "0"])]

@@ -452,21 +452,49 @@ def test_padding_is_invisible_in_every_precision(dtype, training):
 
 
 @needs_pytorch
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_cpu_dropout_keeps_the_right_share_and_the_mean(probability):
+def test_cpu_dropout_keeps_the_right_share_and_the_mean(probability, dtype):
     import torch
 
-    from bert.engines.pytorch_model import _dropout_mask
+    from bert.engines.pytorch_model import Dropout
 
-    torch.manual_seed(0)
-    y = _dropout_mask(torch.ones(400, 1001), probability)
+    y = Dropout(0).factors(torch.empty(400, 1001, dtype=getattr(torch, dtype)), probability).float()
     kept = (y != 0).float().mean().item()
     assert kept == pytest.approx(1 - probability, abs=5 * math.sqrt(probability * (1 - probability) / y.numel()))
-    assert y.max().item() == pytest.approx(1 / (1 - probability), rel=1e-4)
+    assert y.max().item() == pytest.approx(1 / (1 - probability), rel=LOW.get(dtype, 1e-4))
     columns = (y != 0).float().mean(0)  # no column, and no pair of neighbours, is special
     assert columns.std().item() < 1.5 * math.sqrt(probability * (1 - probability) / 400)
     both = ((y[:, 1:] == 0) & (y[:, :-1] == 0)).float().mean().item()
     assert both == pytest.approx(probability**2, abs=0.005)
+
+
+@needs_pytorch
+@pytest.mark.parametrize("queries", [1, 9])
+@pytest.mark.parametrize("padded", [False, True])
+def test_cpu_attention_equals_torchs_own_forward_and_backward(queries, padded):
+    """With dropout factors of 1 against scaled_dot_product_attention, in float64."""
+    import torch
+    import torch.nn.functional as F
+
+    from bert.engines.pytorch_model import _CpuAttention
+
+    class KeepAll:
+        def factors(self, x, probability):
+            return torch.ones_like(x)
+
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(3, rows, 8, dtype=torch.float64, requires_grad=True) for rows in (queries, 9, 9))
+    mask = torch.zeros(3, 1, 1, 9, dtype=torch.float64)
+    mask[1, :, :, 4:] = -math.inf
+    mask = mask if padded else None
+    ours = _CpuAttention.apply(q, k, v, mask, 2, KeepAll(), 0.1)
+    split = (tensor.view(3, -1, 2, 4).transpose(1, 2) for tensor in (q, k, v))
+    theirs = F.scaled_dot_product_attention(*split, attn_mask=mask).transpose(1, 2).reshape(3, queries, 8)
+    torch.testing.assert_close(ours, theirs)
+    upstream = torch.randn_like(ours)
+    for mine, reference in zip(torch.autograd.grad(ours, (q, k, v), upstream), torch.autograd.grad(theirs, (q, k, v), upstream)):
+        torch.testing.assert_close(mine, reference)
 
 
 @needs_pytorch

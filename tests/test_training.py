@@ -80,8 +80,7 @@ def run(engine, rows=9, scaler=None, log=None, **flags):
         argv += [f"--{flag}", str(value)]
     config = parse(argv)
     features = make_features(rows)
-    names = ("batch_size", "accumulate", "epochs", "training_steps", "warmup_ratio")
-    plan = make_plan(rows, **{name: getattr(config, name) for name in names})
+    plan = make_plan(rows, config)
     kept = []
     result = train(
         engine,
@@ -282,7 +281,7 @@ def test_a_separable_task_is_learned_in_every_precision(dtype):
     rows = np.stack([np.array([2, *(random.integers(5, 30, 6) + 25 * label), 3]) for label in labels]).astype(np.int32)
     features = Features(rows.ravel(), np.arange(257) * 8, np.full(256, 8, np.int32), labels, 0)
     config = parse(["--task_name", "RTE", "--epochs", "4", "--lr", "1e-3", "--dtype", dtype])
-    plan = make_plan(256, batch_size=32, accumulate=1, epochs=4, training_steps=None, warmup_ratio=0.1)
+    plan = make_plan(256, config)
     engine = make_engine(architecture=TINY, num_labels=2, dtype=dtype)
     scaler = make_loss_scaler(config)
     options = {"task": RTE, "config": config, "plan": plan, "batching": BATCHING, "scaler": scaler, "log": RunLog()}

@@ -47,7 +47,7 @@ def set_precision(dtype):
     if _process_dtype is None and dtype == "float16":
         widest = amp.lists.symbol_fp16.WIDEST_TYPE_CASTS
         widest[:] = [operator for operator in widest if operator not in ATTENTION_PRODUCTS]
-        amp.init("float16", target_precision_ops=amp.list_lp16_ops("float16") + ATTENTION_PRODUCTS)
+        amp.init("float16", target_precision_ops=amp.lists.symbol_fp16.FP16_FUNCS + ATTENTION_PRODUCTS)
     elif _process_dtype is None and dtype == "bfloat16":
         amp.init("bfloat16", fp32_ops=amp.lists.symbol_bf16.FP32_FUNCS + ATTENTION_PRODUCTS)
     _process_dtype = dtype
@@ -149,7 +149,8 @@ class GluonEngine:
         self._shapes = parameter_shapes(architecture, num_labels)
         self._epsilon, self._weight_decay, self._corrects_bias = epsilon, weight_decay, optimizer == "adamw"
         self._seed = seed
-        self._micro_batches = 0  # seen so far
+        self._drops = bool(architecture.hidden_dropout or architecture.attention_dropout or architecture.classifier_dropout)
+        self._dropouts = 0  # micro-batches with dropout so far
         self._updates = 0  # applied so far
         self._gradients = []  # of the last micro-batch, once the update has one
         self._earlier_gradients = []  # the sum over the update's micro-batches before it, once it has two
@@ -191,7 +192,6 @@ class GluonEngine:
             loss = self._loss(self._logits(batch), labels)
             with amp.scale_loss(loss * weight, self._trainer) as scaled:
                 scaled.backward()
-        self._micro_batches += 1
         self._gradients = [parameter.grad() for parameter in self._parameters.values()]
         return Loss(loss)
 
@@ -236,8 +236,10 @@ class GluonEngine:
         return -mx.nd.pick(mx.nd.log_softmax(logits), labels).mean()
 
     def _reseed(self):
-        state = np.random.SeedSequence([self._seed, self._micro_batches]).generate_state(1)
-        mx.random.seed(int(state[0] >> 1), ctx=self._context)  # 31 bits: it takes a C int
+        if self._drops:
+            state = np.random.SeedSequence([self._seed, self._dropouts]).generate_state(1)
+            mx.random.seed(int(state[0] >> 1), ctx=self._context)  # 31 bits: it takes a C int
+            self._dropouts += 1
 
     # ---------------------------------------------------------------------------------------- prediction
 
@@ -277,11 +279,11 @@ class GluonEngine:
             if number in states
             for moment, array in zip(("mean", "variance"), states[number])
         }
-        counters = {"updates": self._updates, "micro_batches": self._micro_batches, "seed": self._seed}
+        counters = {"updates": self._updates, "dropouts": self._dropouts, "seed": self._seed}
         return {**moments, **{name: np.array(value, np.int64) for name, value in counters.items()}}
 
     def load_state_dict(self, state):
-        self._updates, self._micro_batches, self._seed = (int(state[name]) for name in ("updates", "micro_batches", "seed"))
+        self._updates, self._dropouts, self._seed = (int(state[name]) for name in ("updates", "dropouts", "seed"))
         updater = self._trainer._updaters[0]
         for number, name in enumerate(self._parameters):
             if f"mean/{name}" in state:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from bert import InputError
 from bert.architecture import check_weights, has_weight_decay, parameter_shapes
 from bert.engines import Update
-from bert.engines.pytorch_model import classify
+from bert.engines.pytorch_model import Dropout, classify
 from bert.precision import DTYPES, Capability
 
 # A step counter this high makes both of Adam's bias corrections exactly 1 in float32: AdamW becomes BERTAdam.
@@ -103,7 +103,8 @@ class PyTorchEngine:
                 "exp_avg": torch.zeros_like(weight),
                 "exp_avg_sq": torch.zeros_like(weight),
             }
-        torch.manual_seed(seed)
+        self.dropout = Dropout(seed)
+        torch.manual_seed(seed)  # for dropout on a GPU
 
     def forward_backward(self, batch, *, loss_scale, weight):
         logits = self._logits(batch, training=True)
@@ -148,7 +149,7 @@ class PyTorchEngine:
             for name, weight in self.weights.items()
             for kind, tensor in self.optimizer.state[weight].items()
         }
-        state["random/cpu"] = torch.get_rng_state().numpy()
+        state["random/cpu"] = self.dropout.bits.state["state"]["state"]
         if self._device.type == "cuda":
             state["random/cuda"] = torch.cuda.get_rng_state(self._device).numpy()
         return state
@@ -159,7 +160,8 @@ class PyTorchEngine:
                 if f"{kind}/{name}" not in state:
                     raise InputError(f"training state: {kind} of {name} is missing")
                 tensor.copy_(torch.from_numpy(np.asarray(state[f"{kind}/{name}"])))
-        torch.set_rng_state(torch.from_numpy(state["random/cpu"]))
+        bits = self.dropout.bits
+        bits.state = {**bits.state, "state": {"state": np.asarray(state["random/cpu"], np.uint64)}}
         if self._device.type == "cuda":
             torch.cuda.set_rng_state(torch.from_numpy(state["random/cuda"]), self._device)
 
@@ -177,7 +179,7 @@ class PyTorchEngine:
             self._tensor(batch.token_type_ids).long(),
             self._tensor(batch.valid_length) if padded else None,
             dtype=self.dtype,
-            training=training,
+            dropout=self.dropout if training else None,
         )
 
     def _tensor(self, array):
