@@ -39,7 +39,8 @@ def run(config):
     scaler = make_loss_scaler(config)
     log.say(f"precision: {precision.dtype}: {precision.reason}; {scaler.describe()}")
     if not config.dry_run:
-        check_folder(config.output_dir, overwrite=config.overwrite)
+        sources = (config.bert_model, config.pretrained_bert_parameters, config.model_parameters)
+        check_folder(config.output_dir, overwrite=config.overwrite, sources=sources)
 
     # model
     pretrained = load_pretrained(
@@ -50,7 +51,7 @@ def run(config):
     )
     batching = make_batching(config, pretrained.architecture)
     tokenizer = load_tokenizer(pretrained.folder, pretrained.architecture)
-    task = choose_task(config.task_name, config.own_files, regression=config.regression, saved_labels=pretrained.labels)
+    task = choose_task(config, saved_labels=pretrained.labels)
     weights, head = initial_weights(pretrained, task, seed=config.seed)
     if config.only_inference and head.startswith("fresh"):
         raise InputError(f"--only_inference: this model is not fine-tuned on {task.name}: its head would be {head}")
@@ -61,9 +62,7 @@ def run(config):
     if config.download:
         download_task(task, config.data_dir, log)
     data_dir = "" if config.own_files else config.data_dir
-    splits, lines = load_splits(
-        task, data_dir, train=not config.only_inference, tokenizer=tokenizer, max_len=config.max_len
-    )
+    splits, lines = load_splits(task, data_dir, train=not config.only_inference, tokenizer=tokenizer, max_len=config.max_len)
     plan = None if config.only_inference else make_plan(len(splits["train"].features), config)
     for line in [*lines, *describe_data(splits, task, tokenizer, plan, batching, config), *describe_plan(plan, config)]:
         log.say(line)
@@ -88,7 +87,13 @@ def run(config):
     write_json(folder / "config.json", run_record(config, task, engine, why, precision, pretrained, splits, batching, plan))
     dev = {name: split.features for name, split in splits.items() if name in task.split_names("dev")}
     evaluation_options = {"batch_size": config.dev_batch_size, "batching": batching}
-    results = {"task": task.name, "engine": engine.name, "device": engine.device, "dtype": precision.dtype, "seed": config.seed}
+    results = {
+        "task": task.name,
+        "engine": engine.name,
+        "device": engine.device,
+        "dtype": precision.dtype,
+        "seed": config.seed,
+    }
     written = [folder / "results.json"]
     if plan is None:
         results["scores"] = {"saved": evaluate_splits(engine, dev, task=task, log=log, **evaluation_options)}
@@ -114,7 +119,7 @@ def run(config):
         )
         log.close()
         results.update(training_results(result, scaler, task))
-        if result.best != len(result.evaluations) - 1:
+        if result.best is not result.last:
             engine.set_weights(read_pretrained(folder / "model", "the best epoch").tensors)
 
     # predict, with the best epoch's weights
@@ -130,6 +135,9 @@ def run(config):
 
 
 def main(argv=None):
+    for stream in (sys.stdout, sys.stderr):  # whatever the terminal cannot show must not stop a run
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         run(parse(argv, __doc__))
     except InputError as error:
@@ -139,7 +147,10 @@ def main(argv=None):
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("error: stopped by the keyboard; the run's model/ holds the best epoch so far, if one was finished", file=sys.stderr)
+        print(
+            "error: stopped by the keyboard; the run's model/ holds the best epoch so far, if one was finished",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

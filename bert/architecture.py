@@ -4,6 +4,7 @@ Covers BERT, RoBERTa and DistilBERT. Canonical names are those of Hugging Face's
 three; both engines build their model from an Architecture and speak these names. Knows no framework and no disk.
 """
 
+import math
 from dataclasses import dataclass
 
 from bert import InputError
@@ -81,7 +82,7 @@ def read_architecture(config, where="config.json"):
     if not isinstance(config, dict):
         raise InputError(f"{where}: expected a JSON object")
     model_type = config.get("model_type")
-    if model_type not in _KEYS:
+    if not isinstance(model_type, str) or model_type not in _KEYS:
         raise InputError(f"{where}: model_type is {model_type!r}, expected one of {', '.join(_KEYS)}")
 
     def number(key, default, kind, low, high):
@@ -89,12 +90,8 @@ def read_architecture(config, where="config.json"):
         value = default if value is None else value
         if value is None:
             raise InputError(f"{where}: {key} is missing")
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, (int, float))
-            or value != kind(value)
-            or not low <= value <= high
-        ):
+        a_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not a_number or value != kind(value) or not low <= value <= high:
             raise InputError(f"{where}: {key} is {value!r}, expected {kind.__name__} from {low:g} to {high:g}")
         return kind(value)
 

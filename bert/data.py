@@ -59,23 +59,25 @@ class LoadedSplit:
     features: Features
 
 
-def choose_task(task_name, own_files, *, regression, saved_labels):
-    """The Task a run is about: a GLUE one by its name, or one made from the person's own files (split name -> path).
+def choose_task(config, *, saved_labels):
+    """The Task a run is about: a GLUE one by its name, or one made from the person's own files.
 
     Own classes are those found in the labelled files, or, to predict only, those that the saved model names.
     """
-    if task_name is not None:
-        return find_task(task_name)
-    labelled = [Path(own_files[name]) for name in ("train", "dev") if name in own_files]
-    if regression:
+    if config.task_name is not None:
+        return find_task(config.task_name)
+    for name, path in config.own_files.items():
+        if not Path(path).exists():
+            raise InputError(f"--{name}_file {path}: no such file")
+    if config.regression:
         labels = ()
-    elif labelled:
-        labels = read_labels(labelled)
-    elif saved_labels:
+    elif config.only_inference and saved_labels:
         labels = saved_labels
+    elif config.only_inference:
+        raise InputError("--only_inference: the model names no labels, so its predictions would have no names")
     else:
-        raise InputError("--test_file: the model names no labels; add the --dev_file it was trained with")
-    return own_task(own_files, labels=labels)
+        labels = read_labels([Path(config.train_file), Path(config.dev_file)])
+    return own_task(config.own_files, labels=labels)
 
 
 def load_splits(task, data_dir, *, train, tokenizer, max_len):

@@ -72,8 +72,9 @@ def write_tsv(path, task_name, split: Split, rows):
     """Write the hub's rows (dicts) in the official layout. Columns that the hub does not have are left empty."""
     labelled, unlabelled = _HEADERS[task_name]
     header = labelled if split.label is not None else unlabelled
-    first, *second = _TEXTS.get(task_name, ("sentence1", "sentence2"))
     sources = {"#1 String": "sentence1", "#2 String": "sentence2"}
+    if task_name in ("MNLI", "AX"):
+        sources = {"sentence1": "premise", "sentence2": "hypothesis"}
     names = _HUB_LABELS.get(task_name)
     label_column = header[split.label] if isinstance(split.label, int) else split.label
 
@@ -88,8 +89,11 @@ def write_tsv(path, task_name, split: Split, rows):
             return ""
         return " ".join(str(row[source]).replace("\r", "\n").replace("\t", "\n").split("\n"))
 
-    if first not in rows[0] and sources.get(split.text[0], split.text[0]) not in rows[0]:
-        raise InputError(f"--download: {task_name} on the hub has columns {', '.join(rows[0])}, expected {first}")
+    wanted = [sources.get(name, name) for name in _TEXTS.get(task_name, ("sentence1", "sentence2"))]
+    if not set(wanted) <= set(rows[0]):
+        raise InputError(
+            f"--download: {task_name} on the hub has columns {', '.join(rows[0])}, expected {', '.join(wanted)}"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".partial")
     with open(aside, "w", encoding="utf-8", newline="\n") as file:

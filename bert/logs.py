@@ -43,9 +43,13 @@ class RunLog:
         self._file = None
 
 
-def check_folder(path, *, overwrite):
-    """InputError where a run's folder holds something and --overwrite was not given."""
+def check_folder(path, *, overwrite, sources=()):
+    """InputError where a run's folder holds something and --overwrite was not given, or holds one of `sources`, the
+    files that the run is going to read."""
     folder = Path(path)
+    for source in filter(None, sources):
+        if folder.resolve() in Path(source).resolve().parents:
+            raise InputError(f"--output_dir {path}: holds {source}, which this run reads; name another folder")
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
             raise InputError(f"--output_dir {path}: not empty; name another folder, or add --overwrite to replace that run")

@@ -5,6 +5,7 @@ which would win or lose comparisons at random. Knows no engine.
 """
 
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -67,7 +68,8 @@ def _f1_macro(labels, predicted):
 def _mcc(labels, predicted):
     from sklearn.metrics import matthews_corrcoef
 
-    return matthews_corrcoef(labels, predicted)
+    with _quiet():
+        return matthews_corrcoef(labels, predicted)
 
 
 def _correlation(kind, labels, predicted):
@@ -75,9 +77,16 @@ def _correlation(kind, labels, predicted):
 
     if len(labels) < 2:
         return np.nan
-    with warnings.catch_warnings():  # SciPy warns of constant input and returns NaN; ours is the calmer line above
-        warnings.simplefilter("ignore")
+    with _quiet():
         return getattr(stats, kind)(labels, predicted)[0]
+
+
+@contextmanager
+def _quiet():
+    """No warnings of the libraries' own on one-sided input: compute_metrics says it more calmly."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 _METRICS = {

@@ -39,11 +39,10 @@ def run_record(config, task, engine, why, precision, pretrained, splits, batchin
 
 def training_results(result, scaler, task):
     """The part of results.json that training fills: scores of the best and the last epoch, and the numbers of the run."""
-    best = result.evaluations[result.best]
     return {
         "primary_metric": f"{task.metrics[0]}, mean over the dev files",
-        "best_epoch": best["epoch"],
-        "scores": {"best": best["scores"], "last": result.evaluations[-1]["scores"]},
+        "best_epoch": result.best["epoch"],
+        "scores": {"best": result.best["scores"], "last": result.last["scores"]},
         "epochs": len(result.evaluations),
         "stopped_early": result.stopped_early,
         "updates": result.updates,

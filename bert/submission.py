@@ -10,13 +10,13 @@ _STS_B_RANGE = (0.0, 5.0)  # of the human scores; Cer et al. 2017
 
 
 def prediction_texts(task, logits):
-    """One text per row of `logits` (rows, num_labels): the label's text, or a score with three decimals."""
+    """One text per row of `logits` (rows, num_labels): the label's text, or a score (STS-B's has three decimals)."""
     predicted = predictions(logits, regression=task.regression)
     if not task.regression:
         return [task.labels[number] for number in predicted]
     if task.name == "STS-B":
-        predicted = np.clip(predicted, *_STS_B_RANGE)
-    return [f"{score:.3f}" for score in predicted]
+        return [f"{score:.3f}" for score in np.clip(predicted, *_STS_B_RANGE)]
+    return [f"{score:.6g}" for score in predicted]
 
 
 def write_submission(folder, task, split_name, logits):

@@ -119,7 +119,15 @@ TASKS = {
     )
 }
 
-_ALSO = {"sst": "SST-2", "sts": "STS-B", "mnlim": "MNLI", "mnlimm": "MNLI", "mnlimatched": "MNLI", "mnlimismatched": "MNLI", "diagnostic": "AX"}
+_ALSO = {
+    "sst": "SST-2",
+    "sts": "STS-B",
+    "mnlim": "MNLI",
+    "mnlimm": "MNLI",
+    "mnlimatched": "MNLI",
+    "mnlimismatched": "MNLI",
+    "diagnostic": "AX",
+}
 
 
 def _key(name):

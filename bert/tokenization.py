@@ -38,6 +38,14 @@ class Tokenizer:
         """The pieces behind token ids, for showing to a person."""
         return [self.backend.id_to_token(int(token_id)) for token_id in ids]
 
+    @property
+    def casing(self):
+        """The settings of `tokenizer_config.json` that transformers reads instead of the tokenizer's own."""
+        normalizer = self.backend.normalizer
+        if not isinstance(normalizer, BertNormalizer):
+            return {}
+        return {"do_lower_case": normalizer.lowercase, "strip_accents": normalizer.strip_accents}
+
     def special_tokens(self, pair):
         """How many tokens frame a row."""
         return 2 + self.separators if pair else 2
@@ -68,16 +76,16 @@ def load_tokenizer(folder, architecture):
     roberta = architecture.model_type == "roberta"
 
     def special(role, default):
-        token = settings.get(role, default)
+        token = settings.get(role) or default
         token = token.get("content") if isinstance(token, dict) else token
-        number = backend.token_to_id(token)
+        number = backend.token_to_id(token) if isinstance(token, str) else None
         if number is None:
             raise InputError(f"{path}: the {role} {token!r} is not in the vocabulary")
         return number
 
-    size = backend.get_vocab_size()
+    size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
     if size > architecture.vocab_size:
-        raise InputError(f"{path}: {size} tokens, but the model has embeddings for {architecture.vocab_size}")
+        raise InputError(f"{path}: numbers {size} tokens, but the model has embeddings for {architecture.vocab_size}")
     kind = type(backend.model).__name__
     casing = " lower case," if getattr(backend.normalizer, "lowercase", False) else ""
     return Tokenizer(
@@ -103,12 +111,19 @@ def _word_piece(path, words, settings):
     if "[UNK]" not in vocabulary:
         raise InputError(f"{path}: no [UNK] in the vocabulary: not a BERT vocabulary")
     has_upper_case = any(word != word.lower() for word in vocabulary if not word.startswith("["))
+
+    def setting(name, default):
+        value = default if settings.get(name) is None else settings[name]
+        if value not in (True, False, None):
+            raise InputError(f"{path.with_name('tokenizer_config.json')}: {name} is {value!r}, expected true or false")
+        return value
+
     backend = _Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARACTERS_PER_WORD))
     backend.normalizer = BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
-        strip_accents=settings.get("strip_accents"),
-        lowercase=settings.get("do_lower_case", not has_upper_case),
+        handle_chinese_chars=setting("tokenize_chinese_chars", True),
+        strip_accents=setting("strip_accents", None),
+        lowercase=setting("do_lower_case", not has_upper_case),
     )
     backend.pre_tokenizer = BertPreTokenizer()
     backend.add_special_tokens([word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in vocabulary])

@@ -3,12 +3,15 @@
 Decides batches, rates, scales and when to stop; the engine computes.
 """
 
+import math
 import time
 from dataclasses import dataclass, field
+from typing import Optional
 
 import numpy as np
 from tqdm import tqdm
 
+from bert import RunError
 from bert.data import evaluation_order, make_batch, training_order
 from bert.metrics import compute_metrics, mean_loss
 from bert.schedule import learning_rate
@@ -19,13 +22,26 @@ class Result:
     """What training came to."""
 
     evaluations: list = field(default_factory=list)  # one per epoch: epoch, step, primary, scores by split
-    best: int = 0  # place in `evaluations` of the best epoch; the earliest at a tie
+    best: Optional[dict] = None  # the evaluation of the best epoch, the earliest at a tie; None while none is finite
     updates: int = 0  # attempted
     examples: int = 0
     tokens: int = 0  # real ones, padding not counted
     train_seconds: float = 0.0
     eval_seconds: float = 0.0
     stopped_early: bool = False
+
+    def add(self, epoch, scores, primary):
+        self.evaluations.append({"epoch": epoch, "step": self.updates, "primary": primary, "scores": scores})
+        if primary > (-math.inf if self.best is None else self.best["primary"]):
+            self.best = self.last
+
+    @property
+    def last(self):
+        return self.evaluations[-1]
+
+    @property
+    def epochs_since_best(self):
+        return self.last["epoch"] - (0 if self.best is None else self.best["epoch"])
 
 
 def train(engine, features, dev, *, task, config, plan, batching, scaler, log, keep_best):
@@ -35,52 +51,56 @@ def train(engine, features, dev, *, task, config, plan, batching, scaler, log, k
     scored; `keep_best(evaluation)` is called while the weights of the best epoch so far are in the engine.
     """
     result = Result()
-    recorder = _Recorder(log, plan, scaler)
+    recorder = _Recorder(log, scaler)
     bar = tqdm(total=plan.total_updates, desc="train", unit=" updates", dynamic_ncols=True)
-    for epoch in range(plan.epochs):
-        start = time.perf_counter()
-        batches = training_order(features.lengths, batch_size=plan.batch_size, seed=config.seed, epoch=epoch)
-        for first in range(0, len(batches), plan.accumulate):
-            if result.updates == plan.total_updates:
-                break
-            group = batches[first : first + plan.accumulate]
-            rate = learning_rate(
-                result.updates, peak=config.lr, total_steps=plan.total_updates, warmup_ratio=config.warmup_ratio
-            )
-            examples = sum(map(len, group))
-            losses, tokens = [], 0
-            for rows in group:
-                batch = make_batch(features, rows, **vars(batching))
-                weight = len(batch) / examples  # of this micro-batch's mean in the mean over the update's examples
-                losses.append((weight, engine.forward_backward(batch, loss_scale=scaler.scale, weight=weight)))
-                tokens += batch.tokens
-            update = engine.apply_gradients(learning_rate=rate, max_grad_norm=config.max_grad_norm, loss_scale=scaler.scale)
-            result.updates += 1
-            result.examples += examples
-            result.tokens += tokens
-            recorder.add(result.updates, (result.updates - 1) // plan.updates_per_epoch + 1, losses, rate, update, tokens)
-            bar.update()
-            if result.updates % config.log_interval == 0 or result.updates == plan.total_updates:
-                bar.set_postfix_str(recorder.flush())
-        recorder.flush()
-        result.train_seconds += time.perf_counter() - start
+    try:
+        for epoch in range(plan.epochs):
+            start = time.perf_counter()
+            order = training_order(features.lengths, batch_size=plan.batch_size, seed=config.seed, epoch=epoch)
+            groups = [order[first : first + plan.accumulate] for first in range(0, len(order), plan.accumulate)]
+            for group in groups[: plan.total_updates - result.updates]:
+                rate = learning_rate(
+                    result.updates, peak=config.lr, total_steps=plan.total_updates, warmup_ratio=config.warmup_ratio
+                )
+                examples = sum(map(len, group))
+                losses, tokens = [], 0
+                for rows in group:
+                    batch = make_batch(features, rows, **vars(batching))
+                    weight = len(batch) / examples  # of this micro-batch's mean in the mean over the update's examples
+                    loss = engine.forward_backward(batch, loss_scale=scaler.scale, weight=weight)
+                    losses.append((weight, loss))
+                    tokens += batch.tokens
+                update = engine.apply_gradients(
+                    learning_rate=rate, max_grad_norm=config.max_grad_norm, loss_scale=scaler.scale
+                )
+                result.updates += 1
+                result.examples += examples
+                result.tokens += tokens
+                recorder.add(result.updates, epoch + 1, losses, rate, update, tokens)
+                bar.update()
+                if result.updates % config.log_interval == 0:
+                    bar.set_postfix_str(recorder.flush())
+            recorder.flush()
+            result.train_seconds += time.perf_counter() - start
 
-        start = time.perf_counter()
-        scores = evaluate_splits(
-            engine, dev, task=task, batch_size=config.dev_batch_size, batching=batching, log=log, epoch=epoch + 1
-        )
-        evaluation = {"epoch": epoch + 1, "step": result.updates, "primary": primary_score(task, scores), "scores": scores}
-        log.write([{"evaluation": evaluation}])
-        result.evaluations.append(evaluation)
-        if len(result.evaluations) == 1 or evaluation["primary"] > result.evaluations[result.best]["primary"]:
-            result.best = len(result.evaluations) - 1
-            keep_best(evaluation)
-        result.eval_seconds += time.perf_counter() - start
-        recorder.restart_clock()
-        if config.early_stop and len(result.evaluations) - 1 - result.best >= config.early_stop:
-            result.stopped_early = epoch + 1 < plan.epochs
-            break
-    bar.close()
+            start = time.perf_counter()
+            scores = evaluate_splits(
+                engine, dev, task=task, batch_size=config.dev_batch_size, batching=batching, log=log, epoch=epoch + 1
+            )
+            result.add(epoch + 1, scores, primary_score(task, scores))
+            log.write([{"evaluation": result.last}])
+            if result.best is result.last:
+                keep_best(result.best)
+            result.eval_seconds += time.perf_counter() - start
+            if config.early_stop and result.epochs_since_best >= config.early_stop:
+                result.stopped_early = epoch + 1 < plan.epochs
+                break
+            recorder.restart_clock()
+    finally:
+        recorder.flush()  # a run that is stopped for good still logs the updates that led to it
+        bar.close()
+    if result.best is None:
+        raise RunError("no epoch ended with finite outputs: the run has diverged; lower --lr or raise --warmup_ratio")
     return result
 
 
@@ -90,8 +110,8 @@ class _Recorder:
     Only a dynamic loss scale needs its verdict before the next update can begin.
     """
 
-    def __init__(self, log, plan, scaler):
-        self.log, self.plan, self.scaler = log, plan, scaler
+    def __init__(self, log, scaler):
+        self.log, self.scaler = log, scaler
         self.waiting = []
         self.restart_clock()
 
@@ -123,7 +143,7 @@ class _Recorder:
                 records.append(record)
                 if not self.scaler.dynamic:
                     self._judge(record, update)
-        finally:  # a run that is stopped here for good still logs the updates that led to it
+        finally:
             rate = sum(record["tokens"] for record in records) / (time.perf_counter() - self.start)
             self.log.write([{**record, "tokens_per_second": round(rate, 1)} for record in records])
             self.waiting = []
@@ -160,5 +180,10 @@ def evaluate_splits(engine, splits, *, task, batch_size, batching, log, epoch=No
 
 
 def primary_score(task, scores_by_split):
-    """The one number that selects the best epoch: the task's first metric, averaged over its dev files."""
+    """The one number that selects the best epoch: the task's first metric, averaged over its dev files.
+
+    Outputs that are not finite (then the loss is not either) lose against any score.
+    """
+    if not all(math.isfinite(scores["loss"]) for scores in scores_by_split.values()):
+        return -math.inf
     return float(np.mean([scores[task.metrics[0]] for scores in scores_by_split.values()]))

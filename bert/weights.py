@@ -216,7 +216,9 @@ def read_pretrained(folder, source, weight_file=None):
     tensor that is missing or misshapen."""
     folder = Path(folder)
     config, architecture = read_config(folder)
-    path = weight_file or next((p for p in (folder / "model.safetensors", folder / "pytorch_model.bin") if p.is_file()), None)
+    path = weight_file or next(
+        (p for p in (folder / "model.safetensors", folder / "pytorch_model.bin") if p.is_file()), None
+    )
     if path is None:
         raise InputError(f"{folder}: neither model.safetensors nor pytorch_model.bin is there")
     return _pretrained(source, folder, path, config, architecture)
@@ -230,7 +232,8 @@ def _pretrained(source, folder, path, config, architecture):
     else:
         tensors, unused = to_canonical(read_tensors(path), architecture)
     head = tensors.get(HEAD[0])
-    shapes = parameter_shapes(architecture, len(head) if head is not None else 1)
+    rows = len(head) if head is not None and head.ndim == 2 else 0
+    shapes = parameter_shapes(architecture, max(1, rows))
     for name, shape in shapes.items():
         optional = name in POOLER or (name in HEAD and head is None)  # fresh where a checkpoint has none
         if name not in tensors and not optional:
@@ -264,7 +267,8 @@ def read_tensors(path):
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # pickle, zip and torch errors alike: the file is not plain weights
-        raise InputError(f"{path}: not a torch file of plain tensors: {str(error).splitlines()[0][:200]}") from None
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise InputError(f"{path}: not a torch file of plain tensors: {reason}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds {type(content).__name__}, expected a dict of tensors")
     return {
@@ -348,9 +352,10 @@ def _head_rows(pretrained, task):
         return None, f"fresh (the checkpoint's has {len(head)} labels, {task.name} has {task.num_labels})"
     if pretrained.labels is None or task.regression:
         return list(range(len(head))), "from the checkpoint, which names no labels: rows in the task's own order"
-    names = [_spell(label) for label in pretrained.labels]
-    names = [task.aliases.get(name, name) for name in names]
-    wanted = [_spell(label) for label in task.labels]
+    names, wanted = list(pretrained.labels), list(task.labels)
+    if sorted(names) != sorted(wanted):  # other spellings of the same labels?
+        names = [_spell(task.aliases.get(_spell(name), name)) for name in names]
+        wanted = [_spell(label) for label in wanted]
     if sorted(names) != sorted(wanted):
         return None, f"fresh (the checkpoint's labels are {', '.join(pretrained.labels)})"
     return [names.index(label) for label in wanted], "from the checkpoint, rows matched by label"
@@ -384,14 +389,17 @@ def save_model(folder, weights, pretrained, *, task, tokenizer, card):
         "finetuning_task": task.name,
         "dtype": "float32",
     }
-    config.pop("torch_dtype", None)
-    config.pop("_name_or_path", None)
+    for key in ("torch_dtype", "_name_or_path", "num_labels"):  # what the old configuration said of the old model
+        config.pop(key, None)
     (aside / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for name in TOKENIZER_FILES:
         if (pretrained.folder / name).is_file():
             shutil.copyfile(pretrained.folder / name, aside / name)
     if not (aside / "tokenizer.json").is_file():
         tokenizer.backend.save(str(aside / "tokenizer.json"))
+    path = aside / "tokenizer_config.json"  # says what transformers would otherwise guess of casing
+    settings = {**(read_json(path) if path.is_file() else {}), **tokenizer.casing}
+    path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     (aside / "README.md").write_text(card, encoding="utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     aside.rename(folder)

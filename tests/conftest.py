@@ -16,10 +16,11 @@ sys.path.insert(0, str(ROOT))
 GLUE = ROOT.parent / "shared" / "glue"  # the official files, where a checkout has them beside it
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = (
+_TEXT = (
     "the a is was film meal book good bad fine dull very not we it they see saw hear red blue small large man woman dog "
     "cat runs sleeps where why who one two three un ##able ##ing ##s ##a ##b walk talk naive cafe yes no sep [ ] . , ? ! '"
-).split()
+)
+WORDS = _TEXT.split()
 LETTERS = "bcdefghijklmnopqrstuvwxyz"
 PIECES = [*SPECIAL, *WORDS, *LETTERS, *(f"##{letter}" for letter in "cdefghijklmnopqrtuvwxyz")]
 
@@ -143,7 +144,15 @@ def write_model(
 
 # --- files in the tasks' layouts -------------------------------------------------------------------------------------
 
-_MNLI = ("promptID", "pairID", "genre", "sentence1_binary_parse", "sentence2_binary_parse", "sentence1_parse", "sentence2_parse")
+_MNLI = (
+    "promptID",
+    "pairID",
+    "genre",
+    "sentence1_binary_parse",
+    "sentence2_binary_parse",
+    "sentence1_parse",
+    "sentence2_parse",
+)
 _STSB = ("genre", "filename", "year", "old_index", "source1", "source2")
 
 
@@ -166,7 +175,11 @@ def _layout(task, kind):
         return ("index", *_STSB, *pair, *(["score"] if labelled else [])), pair, "score" if labelled else None
     if task == "QQP":
         texts = ("question1", "question2")
-        return (("id", "qid1", "qid2", *texts, "is_duplicate"), texts, "is_duplicate") if labelled else (("id", *texts), texts, None)
+        return (
+            (("id", "qid1", "qid2", *texts, "is_duplicate"), texts, "is_duplicate")
+            if labelled
+            else (("id", *texts), texts, None)
+        )
     if task == "MNLI":
         annotators = {"train": ("label1",), "dev": tuple(f"label{number}" for number in range(1, 6)), "test": ()}[kind]
         gold = ("gold_label",) if labelled else ()
@@ -258,16 +271,16 @@ def write_task(folder, task, *, train=12, dev=7, test=5):
 # --- fixtures --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_model():
     """The function write_model."""
     return write_model
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def glue_writer():
     """The functions that write official layouts."""
-    return SimpleNamespace(task=write_task, split=write_split, rows=make_rows, labels=TASK_LABELS, pairs=PAIRS)
+    return SimpleNamespace(task=write_task, split=write_split, rows=make_rows, labels=TASK_LABELS)
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,9 @@ def test_a_byte_order_mark_is_no_part_of_the_first_cell(tmp_path, mark):
     assert read(path, "CoLA")[0] == [Example(0, "good", None, "1")]
 
 
-@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\r", "\u00a0", "\ufeff"])
+@pytest.mark.parametrize(
+    "character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\r", "\u00a0", "\ufeff"]
+)
 def test_rows_end_at_newlines_only(tmp_path, character):
     texts = [f"one{character}two", f"{character}three", "four"]
     path = write(tmp_path, "train.tsv", "sentence\tlabel\n" + "".join(f"{text}\t1\n" for text in texts))
@@ -104,7 +106,9 @@ CELL = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=("C
 
 
 @QUICK
-@given(cells=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6), mark=st.booleans(), end=st.sampled_from(["\n", "\r\n"]))
+@given(
+    cells=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=6), mark=st.booleans(), end=st.sampled_from(["\n", "\r\n"])
+)
 def test_tsv_round_trip(cells, mark, end, tmp_path_factory):
     lines = ["text_a\ttext_b\tlabel", *(f"{a}\t{b}\t1" for a, b in cells)]
     path = write(tmp_path_factory.mktemp("tsv"), "train.tsv", ("\ufeff" if mark else "") + end.join(lines) + end)
@@ -119,7 +123,9 @@ def test_cola_has_no_header_but_in_its_test_file(tmp_path):
     path = write(tmp_path, "train.tsv", "\n".join(rows) + "\n")
     for split in ("train", "dev"):
         assert [e.text_a for e in read(path, "CoLA", split)[0]] == [f"sentence {number}" for number in range(4)]
-    path = write(tmp_path, "test.tsv", "index\tsentence\n" + "".join(f"{number}\tsentence {number}\n" for number in range(4)))
+    path = write(
+        tmp_path, "test.tsv", "index\tsentence\n" + "".join(f"{number}\tsentence {number}\n" for number in range(4))
+    )
     examples, _ = read(path, "CoLA", "test")
     assert [(e.index, e.text_a, e.label) for e in examples] == [(number, f"sentence {number}", None) for number in range(4)]
 
@@ -161,7 +167,9 @@ def test_wnli_in_the_folder_of_rte_is_refused_at_its_first_label(glue_folder):
 # --- rows that do not fit --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task", ["SST-2", "MRPC", "STS-B", "MNLI", "QNLI", "RTE", "WNLI", "CoLA", "XNLI", "LCQMC", "ChnSentiCorp"])
+@pytest.mark.parametrize(
+    "task", ["SST-2", "MRPC", "STS-B", "MNLI", "QNLI", "RTE", "WNLI", "CoLA", "XNLI", "LCQMC", "ChnSentiCorp"]
+)
 @pytest.mark.parametrize("extra", [-1, 1])
 def test_a_row_with_another_number_of_columns_is_named(task, extra, glue_folder, tmp_path):
     lines = (glue_folder / task / "train.tsv").read_bytes().split(b"\n")
@@ -218,7 +226,7 @@ def test_an_unknown_label_is_named_with_the_known_ones(tmp_path, label):
 
 @pytest.mark.parametrize("score", ["", "high", "nan", "inf", "-inf", "3,5"])
 def test_a_score_that_is_no_number_is_named(tmp_path, score):
-    path = write(tmp_path, "train.csv", f"text,label\na,1.0\nb,\"{score}\"\n")
+    path = write(tmp_path, "train.csv", f'text,label\na,1.0\nb,"{score}"\n')
     task = own_task({"train": path}, labels=())
     assert "train.csv:3:" in refusal(path, task) and repr(score) in refusal(path, task)
 
@@ -342,7 +350,10 @@ def test_own_files_that_cannot_be_read_say_why(tmp_path, name, content, words):
 
 def test_jsonl_keys_may_come_in_another_order(tmp_path):
     path = write(tmp_path, "a.jsonl", '{"text": "a", "label": "x"}\n{"label": "y", "text": "b"}\n')
-    assert [(e.text_a, e.label) for e in read(path, own_task({"train": path}, labels=("x", "y")))[0]] == [("a", "x"), ("b", "y")]
+    assert [(e.text_a, e.label) for e in read(path, own_task({"train": path}, labels=("x", "y")))[0]] == [
+        ("a", "x"),
+        ("b", "y"),
+    ]
 
 
 @pytest.mark.parametrize("value", ["null", "[1, 2]", '{"a": 1}'])
@@ -385,7 +396,9 @@ def test_without_test_files_a_model_can_still_be_trained(tmp_path, glue_writer):
         path.unlink()
     splits, lines = load("MNLI", tmp_path)
     assert list(splits) == ["train", "dev_matched", "dev_mismatched"]
-    assert [line.split(":")[0] for line in lines] == [str(tmp_path / "MNLI" / f"test_{kind}.tsv") for kind in ("matched", "mismatched")]
+    assert [line.split(":")[0] for line in lines] == [
+        str(tmp_path / "MNLI" / f"test_{kind}.tsv") for kind in ("matched", "mismatched")
+    ]
 
 
 def test_the_diagnostic_set_is_used_where_it_is_there(tmp_path, glue_writer):
@@ -433,7 +446,9 @@ def trimmed_one_by_one(length_a, length_b, room):
     return length_a, length_b
 
 
-@pytest.mark.parametrize("lengths, room, kept", [((9, 2), 5, (3, 2)), ((3, 4), 5, (3, 2)), ((4, 4), 7, (4, 3)), ((1, 9), 4, (1, 3))])
+@pytest.mark.parametrize(
+    "lengths, room, kept", [((9, 2), 5, (3, 2)), ((3, 4), 5, (3, 2)), ((4, 4), 7, (4, 3)), ((1, 9), 4, (1, 3))]
+)
 def test_pairs_are_cut_longest_first(lengths, room, kept):
     assert truncated_lengths(*lengths, room) == kept
 
@@ -559,7 +574,10 @@ def test_batches_hold_rows_of_like_length_but_not_the_same_rows_each_epoch():
     batches = training_order(lengths, batch_size=32, seed=0, epoch=0)
     shuffled = np.random.default_rng(1).permutation(3200).reshape(100, 32)
     features = make_features(lengths)
-    share = {name: padding_share(features, order, round_to=1, max_len=100) for name, order in [("ours", batches), ("shuffled", shuffled)]}
+    share = {
+        name: padding_share(features, order, round_to=1, max_len=100)
+        for name, order in [("ours", batches), ("shuffled", shuffled)]
+    }
     assert share["ours"] < 0.05 < 0.3 < share["shuffled"]
     widths = [lengths[batch].max() for batch in batches]
     assert np.corrcoef(np.arange(len(widths)), widths)[0, 1] == pytest.approx(0, abs=0.35)  # not from short to long

@@ -34,7 +34,12 @@ FILES = {
     "WNLI": "wnli",
     "AX": "ax",
 }
-TEXTS = [("It's \"odd\" , isn't it ?", "naïve — 漢"), ("second", "x"), ("third", ""), (" padded ", "\u2028in the middle\u2028")]
+TEXTS = [
+    ("It's \"odd\" , isn't it ?", "naïve — 漢"),
+    ("second", "x"),
+    ("third", ""),
+    (" padded ", "\u2028in the middle\u2028"),
+]
 
 
 class Log:
@@ -66,7 +71,9 @@ def read(path, task, split):
     return [(e.text_a, e.text_b, e.label) for e in read_examples(path, task, split)[0]]
 
 
-@pytest.mark.parametrize("name, split", [(name, split) for name in HUB for split in TASKS[name].splits if split != "test_ax"])
+@pytest.mark.parametrize(
+    "name, split", [(name, split) for name in HUB for split in TASKS[name].splits if split != "test_ax"]
+)
 def test_hub_rows_come_back_from_the_official_layout(name, split, tmp_path):
     task = find_task(name)
     rows, expected = hub_rows(name, labelled=not split.startswith("test"))
@@ -103,7 +110,9 @@ def test_cola_is_written_without_a_header(tmp_path):
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(texts=st.lists(st.tuples(*[st.text(st.characters(exclude_categories=("Cs",)), max_size=12)] * 2), min_size=1, max_size=5))
+@given(
+    texts=st.lists(st.tuples(*[st.text(st.characters(exclude_categories=("Cs",)), max_size=12)] * 2), min_size=1, max_size=5)
+)
 @pytest.mark.parametrize("name", ["CoLA", "SST-2", "RTE"])
 def test_any_text_keeps_its_row_and_its_words(name, texts, tmp_path_factory):
     """Tabs and line ends inside a text become spaces; nothing else changes and no row is lost."""

@@ -493,7 +493,9 @@ def test_cpu_attention_equals_torchs_own_forward_and_backward(queries, padded):
     theirs = F.scaled_dot_product_attention(*split, attn_mask=mask).transpose(1, 2).reshape(3, queries, 8)
     torch.testing.assert_close(ours, theirs)
     upstream = torch.randn_like(ours)
-    for mine, reference in zip(torch.autograd.grad(ours, (q, k, v), upstream), torch.autograd.grad(theirs, (q, k, v), upstream)):
+    for mine, reference in zip(
+        torch.autograd.grad(ours, (q, k, v), upstream), torch.autograd.grad(theirs, (q, k, v), upstream)
+    ):
         torch.testing.assert_close(mine, reference)
 
 

@@ -188,5 +188,12 @@ def test_mnli_is_judged_by_the_mean_of_its_two_dev_files():
 @pytest.mark.parametrize("name, metric", [("CoLA", "mcc"), ("MRPC", "accuracy"), ("STS-B", "pearson"), ("RTE", "accuracy")])
 def test_the_primary_metric(name, metric):
     task = find_task(name)
-    values = dict.fromkeys(task.metrics, 0.25) | {metric: 0.75}
+    values = dict.fromkeys(task.metrics, 0.25) | {metric: 0.75, "loss": 0.5}
     assert primary_score(task, {"dev": values}) == 0.75
+
+
+def test_an_epoch_whose_outputs_are_not_finite_never_wins():
+    """Its scores count as 0, which is more than a poor but honest correlation below 0."""
+    task = find_task("CoLA")
+    broken = {"dev": {"mcc": 0.0, "loss": math.nan}}
+    assert not primary_score(task, broken) > primary_score(task, {"dev": {"mcc": -0.05, "loss": 0.7}})

@@ -145,10 +145,11 @@ def test_without_need_the_scale_stays_one_and_nan_still_stops_the_run(dtype):
 
 
 def test_every_setting_is_a_flag():
-    scaler = scaler_of(
-        *"--dtype float16 --init_loss_scale 64 --loss_scale_growth_factor 4 --loss_scale_backoff_factor 0.25".split(),
-        *"--loss_scale_growth_interval 2 --min_loss_scale 8 --max_loss_scale 512".split(),
+    flags = (
+        "--dtype float16 --init_loss_scale 64 --loss_scale_growth_factor 4 --loss_scale_backoff_factor 0.25 "
+        "--loss_scale_growth_interval 2 --min_loss_scale 8 --max_loss_scale 512"
     )
+    scaler = scaler_of(*flags.split())
     assert trace(scaler, [True, True, True, True, False, False, False]) == [64, 64, 256, 256, 512, 128, 32]
     assert scaler.scale == 8
 

@@ -101,8 +101,7 @@ def test_metrics_are_those_of_the_benchmark():
 def test_submission_files_have_the_leaderboards_names():
     files = {split.submission for name in GLUE_TASKS for split in TASKS[name].splits.values() if split.submission}
     assert files == {
-        f"{name}.tsv"
-        for name in ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX")
+        f"{name}.tsv" for name in ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI-m", "MNLI-mm", "QNLI", "RTE", "WNLI", "AX")
     }
 
 

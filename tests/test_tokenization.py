@@ -14,10 +14,11 @@ from bert.data import Example, encode
 from bert.tokenization import load_tokenizer
 from bert.weights import read_config
 
-TOKENS = (
+VOCABULARY = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] hello left right note book naive cafe hacia café Naïve Café naïve a b ##a ##b ##llo he "
     "sep cls mask hello ##book [ ] - – “ ” … 、 . , ! ' 漢 字 notebook i̇"
-).split()
+)
+TOKENS = VOCABULARY.split()
 
 
 def build(folder, make_model, *, words=TOKENS, settings=None, model_type="bert"):
@@ -57,7 +58,9 @@ def test_uncased_models_lower_and_strip_accents(tokenizer, text, expected):
     assert pieces(tokenizer, text) == expected
 
 
-@pytest.mark.parametrize("text, expected", [("café", ["café"]), ("Café", ["Café"]), ("Naïve", ["Naïve"]), ("HELLO", ["[UNK]"])])
+@pytest.mark.parametrize(
+    "text, expected", [("café", ["café"]), ("Café", ["Café"]), ("Naïve", ["Naïve"]), ("HELLO", ["[UNK]"])]
+)
 def test_cased_models_keep_case_and_accents(cased, text, expected):
     assert pieces(cased, text) == expected
 
@@ -159,22 +162,22 @@ def test_rows_of_each_model(tmp_path, make_model):
 
 SOME_TEXT = st.text(
     st.one_of(
-        st.sampled_from("ab hello -–“…、.,!'[]漢字éÉïİ\t\u00a0\u3000\u00ad\u200b\u2028\u2029😀"), st.characters(exclude_categories=("Cs",))
+        st.sampled_from("ab hello -–“…、.,!'[]漢字éÉïİ\t\u00a0\u3000\u00ad\u200b\u2028\u2029😀"),
+        st.characters(exclude_categories=("Cs",)),
     ),
     max_size=25,
 )
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
+def both(tmp_path_factory, make_model):
     """{do_lower_case: (ours, Hugging Face's)} from the same vocab.txt."""
-    from conftest import write_model
     from transformers import BertTokenizerFast
 
     found = {}
     for lower in (True, False):
         folder = tmp_path_factory.mktemp("both") / "model"
-        write_model(folder, words=list(dict.fromkeys(TOKENS)), settings={"do_lower_case": lower})
+        make_model(folder, words=list(dict.fromkeys(TOKENS)), settings={"do_lower_case": lower})
         found[lower] = load(folder), BertTokenizerFast(str(folder / "vocab.txt"), do_lower_case=lower)
     return found
 
@@ -301,7 +304,9 @@ def test_a_vocabulary_that_is_none_is_refused(tmp_path, make_model, content):
     refusal(tmp_path / "m")
 
 
-@pytest.mark.parametrize("content", [b"[]", b"{", b'{"cls_token": 5}', b'{"sep_token": "[NONE]"}', b'{"do_lower_case": "yes"}'])
+@pytest.mark.parametrize(
+    "content", [b"[]", b"{", b'{"cls_token": 5}', b'{"sep_token": "[NONE]"}', b'{"do_lower_case": "yes"}']
+)
 def test_settings_that_cannot_be_used_are_refused(tmp_path, make_model, content):
     make_model(tmp_path / "m")
     (tmp_path / "m" / "tokenizer_config.json").write_bytes(content)
@@ -309,7 +314,13 @@ def test_settings_that_cannot_be_used_are_refused(tmp_path, make_model, content)
 
 
 def test_a_null_in_the_settings_means_the_default(tmp_path, make_model):
-    settings = {"cls_token": None, "sep_token": None, "pad_token": None, "do_lower_case": None, "tokenize_chinese_chars": None}
+    settings = {
+        "cls_token": None,
+        "sep_token": None,
+        "pad_token": None,
+        "do_lower_case": None,
+        "tokenize_chinese_chars": None,
+    }
     tokenizer = build(tmp_path / "m", make_model, settings=settings)
     assert (tokenizer.cls_id, tokenizer.sep_id) == (2, 3)
 

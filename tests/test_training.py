@@ -224,7 +224,7 @@ def test_log_lines_hold_the_fields_people_plot(tmp_path):
 )
 def test_the_best_epoch_is_kept_and_ties_keep_the_earliest(scores, best, kept):
     result, epochs = run(CountingEngine(dev_scores=scores), epochs=3)
-    assert result.evaluations[result.best]["epoch"] == best
+    assert result.best["epoch"] == best
     assert epochs == kept
 
 

