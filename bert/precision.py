@@ -35,8 +35,8 @@ def resolve_precision(dtype, capabilities, *, engine, gpu):
     capability = capabilities[dtype]
     if not capability.available:
         possible = [other for other in DTYPES if capabilities[other].available]
-        if not possible:
-            raise InputError(f"--gpu {gpu}: {capability.note}")
+        if not possible:  # the note says what to use instead
+            raise InputError(f"--engine {engine}{'' if gpu is None else f' --gpu {gpu}'}: {capability.note}")
         device = "the CPU" if gpu is None else f"GPU {gpu}"
         raise InputError(
             f"--dtype {dtype} cannot run on {device} with the {engine} engine: {capability.note}; "

