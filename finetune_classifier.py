@@ -39,8 +39,8 @@ def run(config):
     scaler = make_loss_scaler(config)
     log.say(f"precision: {precision.dtype}: {precision.reason}; {scaler.describe()}")
     if not config.dry_run:
-        sources = (config.bert_model, config.pretrained_bert_parameters, config.model_parameters)
-        check_folder(config.output_dir, overwrite=config.overwrite, sources=sources)
+        models = (config.bert_model, config.pretrained_bert_parameters, config.model_parameters)
+        check_folder(config.output_dir, overwrite=config.overwrite, sources=(*models, *config.own_files.values()))
 
     # model
     pretrained = load_pretrained(

@@ -48,7 +48,7 @@ def check_folder(path, *, overwrite, sources=()):
     files that the run is going to read."""
     folder = Path(path)
     for source in filter(None, sources):
-        if folder.resolve() in Path(source).resolve().parents:
+        if folder.resolve() in (Path(source).resolve(), *Path(source).resolve().parents):
             raise InputError(f"--output_dir {path}: holds {source}, which this run reads; name another folder")
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:

@@ -407,6 +407,32 @@ def test_the_model_that_is_read_is_never_deleted(extra, finished, run_cli, bert_
         assert result.code == 0 and load(finished / "results.json")["scores"]
 
 
+@pytest.mark.parametrize(
+    "how", ["the folder itself", "a weight file in it", "a folder around it", "a link to it", "own data"]
+)
+def test_nothing_that_is_read_is_ever_deleted(how, run_cli, make_model, bert_folder, glue_folder, tmp_path):
+    """A run's files have ordinary names, config.json or model/: --overwrite must not take an input for an older run's."""
+    model = make_model(tmp_path / "holder" / "model")
+    shutil.copytree(glue_folder / "SST-2", tmp_path / "holder" / "predictions")
+    output, options = tmp_path / "holder", ["--task_name", "RTE", "--data_dir", glue_folder, "--bert_model", model]
+    if how == "the folder itself":
+        output = model
+    elif how == "a weight file in it":
+        output, options = model, [*options[:4], "--bert_model", bert_folder]
+        options += ["--pretrained_bert_parameters", model / "model.safetensors"]
+    elif how == "a link to it":
+        (tmp_path / "link").symlink_to(output)
+        output = tmp_path / "link"
+    elif how == "own data":
+        data = output / "predictions"
+        options = ["--train_file", data / "train.tsv", "--dev_file", data / "dev.tsv", "--bert_model", bert_folder]
+    before = snapshot(tmp_path / "holder")
+    result = run_cli(*options, *FAST, "--output_dir", output, "--overwrite")
+    after = snapshot(tmp_path / "holder")
+    assert before.items() <= after.items()
+    assert result.code == 0 or (result.code == 2 and len(result.err.splitlines()) == 1), result.err
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_a_dry_run_prints_the_plan_and_writes_nothing(there, rte, run_cli, bert_folder, glue_folder, tmp_path):
     folder = rte.folder if there else tmp_path / "new"

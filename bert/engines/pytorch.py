@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from bert import InputError
 from bert.architecture import check_weights, has_weight_decay, parameter_shapes
 from bert.engines import Update
-from bert.engines.pytorch_model import Dropout, classify
+from bert.engines.pytorch_model import WORD_EMBEDDINGS, Dropout, classify
 from bert.precision import DTYPES, Capability
 
 # A step counter this high makes both of Adam's bias corrections exactly 1 in float32: AdamW becomes BERTAdam.
@@ -103,6 +103,7 @@ class PyTorchEngine:
                 "exp_avg": torch.zeros_like(weight),
                 "exp_avg_sq": torch.zeros_like(weight),
             }
+        self._word_gradient = None
         self.dropout = Dropout(seed)
         torch.manual_seed(seed)  # for dropout on a GPU
 
@@ -117,7 +118,11 @@ class PyTorchEngine:
         return loss.detach()
 
     def apply_gradients(self, *, learning_rate, max_grad_norm, loss_scale):
-        gradients = [weight.grad for weight in self.weights.values()]
+        words = self.weights[WORD_EMBEDDINGS]
+        rows = self._spread_word_gradient() if words.grad.is_sparse else None
+        gradients = [weight.grad for weight in self.weights.values() if rows is None or weight is not words]
+        if rows is not None:
+            gradients.append(words.grad[rows])
         norm = torch.stack(torch._foreach_norm(gradients)).norm() / loss_scale
         clip = torch.clamp(max_grad_norm / norm, max=1.0) if max_grad_norm else torch.ones_like(norm)
         # The fused kernel divides the gradients by grad_scale and does nothing at all where found_inf is 1. Both stay on
@@ -127,8 +132,24 @@ class PyTorchEngine:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
+        if rows is not None:
+            words.grad[rows] = 0
         self.optimizer.zero_grad(set_to_none=True)
         return Update(grad_norm=norm)
+
+    def _spread_word_gradient(self):
+        """Turn the word embeddings' sparse gradient into a dense one in a table that is kept and is zero elsewhere.
+
+        Returns the rows that are not zero. Filling and reading the whole table, most of a small model, would cost more
+        than the whole backward pass of a short batch.
+        """
+        words = self.weights[WORD_EMBEDDINGS]
+        if self._word_gradient is None:
+            self._word_gradient = torch.zeros_like(words)
+        rows, values = words.grad._indices()[0], words.grad._values()
+        self._word_gradient.index_add_(0, rows, values)
+        words.grad = self._word_gradient
+        return torch.unique(rows)
 
     def predict(self, batch):
         with torch.inference_mode():

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 _ACTIVATIONS = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -63,7 +64,9 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
         padding = (torch.arange(length, device=input_ids.device) >= valid_length[:, None])[:, None, None]
         mask = torch.zeros(padding.shape, dtype=dtype, device=padding.device).masked_fill_(padding, -math.inf)
 
-    x = F.embedding(input_ids, weights["bert.embeddings.word_embeddings.weight"])  # (batch, length, hidden) float32
+    # On a CPU the gradient comes as the rows that occur, not as a table of zeros with a few rows filled in.
+    sparse = input_ids.device.type == "cpu" and dropout is not None
+    x = F.embedding(input_ids, weights[WORD_EMBEDDINGS], sparse=sparse)  # (batch, length, hidden) float32
     first = a.position_offset
     x = x + weights["bert.embeddings.position_embeddings.weight"][first : first + length]
     if a.type_vocab_size:
