@@ -36,7 +36,7 @@ setup(
     entry_points={"console_scripts": ["finetune-classifier=finetune_classifier:main"]},
     install_requires=["numpy", "tqdm", "tokenizers", "safetensors", "scikit-learn", "scipy"],
     extras_require={
-        "torch": ["torch>=2.10"],
+        "torch": ["torch>=2.13"],
         "mxnet": ["mxnet==1.9.1", *MXNET],
         "mxnet-cu102": ["mxnet-cu102==1.9.1", *MXNET],
         "mxnet-cu117": ["mxnet-cu117==1.9.1", *CUDA_11, *MXNET],

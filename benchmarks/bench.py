@@ -10,6 +10,7 @@ every pair. A comparison whose packages are not installed is skipped, and said s
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -19,7 +20,6 @@ import statistics
 import subprocess
 import sys
 import time
-from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,16 +27,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.step import make_architecture, parse_shape, random_weights
+from benchmarks.step import parse_shape, random_weights
 from bert import InputError
 from bert.data import Example, encode
 from bert.logs import write_json
 from bert.tokenization import load_tokenizer
 from bert.weights import MINILM, TOKENIZER_FILES, find_pretrained, read_config, read_json
 
+ROOT = Path(__file__).resolve().parents[1]
 OURS = "{python} finetune_classifier.py --lr 5e-5 --epsilon 1e-8 --seed {seed} --output_dir {run} "
 TRAINER = "{python} {peers}/hf_trainer.py --model {model} --lr 5e-5 --seed {seed} --group --fused "
 STEP = "{python} benchmarks/step.py --shape {shape} --batch_size 32 --length 64 --steps {steps} "
@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
 COMPARISONS = (
     Comparison(
         "mrpc-minilm-bfloat16",
-        "MRPC, 3 epochs, MiniLM-L6, bfloat16, shell to result; ours also scores dev every epoch and saves the best model",
+        "MRPC, {epochs} epoch(s), MiniLM-L6, bfloat16, shell to result; ours scores dev every epoch and saves the best model",
         "wall_seconds",
         2.5,
         HUGGING_FACE,
@@ -179,8 +179,8 @@ def prepare(folder, args, comparisons, size):
         if process.exitcode:
             raise InputError(f"{places['base']}: the random model could not be written")
     if "predict-sst2" in names:
-        command = OURS + "--task_name SST-2 --data_dir {data} --bert_model {model} --dtype bfloat16 --training_steps {updates}"
-        values = {**places, "seed": 0, "run": folder / "tuning", "updates": min(100, size["sst2_steps"])}
+        command = OURS + "--task_name SST-2 --data_dir {data} --bert_model {model} --dtype bfloat16 --training_steps {steps}"
+        values = {**places, "seed": 0, "run": folder / "tuning", "steps": min(100, size["sst2_steps"])}
         run_process(fill(command, values), folder / "tuning-log")
         places["tuned"] = folder / "tuning" / "model"
     return places
@@ -265,7 +265,7 @@ def run_pairs(comparison, places, size, pairs, folder):
                 shutil.rmtree(run)  # a model for every run would fill the disk
             else:
                 report = json.loads((where / "stdout.txt").read_text().splitlines()[-1])
-            pair[side] = figures(report, wall, peak)
+            pair[side] = {**figures(report, wall, peak), "command": words}
             say(f"  {number + 1}/{pairs} {side}: {pair[side][comparison.compared]:.2f} s")
         found.append(pair)
     return found
@@ -291,6 +291,10 @@ def figures(report, wall, peak):
 # --- what it comes to ------------------------------------------------------------------------------------------------
 
 
+#: Of every run that has them, beside the seconds that are compared.
+FIGURES = ("wall_seconds", "peak_rss_mib", "tokens_per_second", "share_of_product_rate")
+
+
 def spread(values):
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
@@ -304,7 +308,7 @@ def summarize(pairs, compared):
             continue
         summary[side] = {
             figure: spread([run[figure] for run in runs])
-            for figure in dict.fromkeys((compared, "wall_seconds", "peak_rss_mib", "tokens_per_second", "share_of_product_rate"))
+            for figure in dict.fromkeys((compared, *FIGURES))
             if figure in runs[0]
         }
         summary[side]["scores"] = {
@@ -330,12 +334,14 @@ def markdown(machine, results):
         "",
         "Median (least to most). Ratio: the peer's time over ours, pair by pair.",
         "",
-        "| | pairs | ours, s | peer, s | ratio | target | tokens/s, ours / peer | peak MiB, ours / peer | dev, ours / peer |",
+        "| ours / peer | pairs | ours, s | peer, s | ratio | target | tokens/s | peak MiB | dev scores |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for result in results.values():
         summary, sides = result["summary"], [side for side in ("ours", "peer") if side in result["summary"]]
         seconds = {side: _range(summary[side][result["compared"]]) for side in sides}
+        if "share_of_product_rate" in summary["ours"]:
+            seconds["ours"] += f"; {summary['ours']['share_of_product_rate']['median']:.0%} of the rate of bare products"
         target = f"{result['target']:g}" if "ratio" in summary else f"{result['target']:g} s"
         cells = [
             result["what"],
@@ -382,13 +388,14 @@ def plot(results, path):
     for row, (_, result) in enumerate(rows):
         ratio = result["summary"]["ratio"]
         middle = ratio["median"]
-        axes.barh(row, middle, height=0.6, color="#4477aa", xerr=[[middle - ratio["min"]], [ratio["max"] - middle]], capsize=3)
+        error = [[middle - ratio["min"]], [ratio["max"] - middle]]
+        axes.barh(row, middle, height=0.6, color="#4477aa", xerr=error, capsize=3)
         axes.plot([result["target"]] * 2, [row - 0.4, row + 0.4], color="#cc3311", label="" if row else "target")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.invert_yaxis()
     axes.set_xlabel("the peer's time / ours")
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1))  # above the bars, which may reach anywhere
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
 
@@ -403,10 +410,8 @@ def describe_machine():
     flags = set(known.get("flags", "").split())
     versions = {}
     for package in ("torch", "transformers", "accelerate", "mxnet", "gluonnlp"):
-        try:
+        with contextlib.suppress(PackageNotFoundError):  # what needs it is skipped
             versions[package] = version(package)
-        except PackageNotFoundError:
-            pass  # what needs it is skipped
     return {
         "cpu": known.get("model name") or platform.processor() or platform.machine(),
         "cpu_features": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_fp16"}),
@@ -416,7 +421,7 @@ def describe_machine():
         "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
         "python": platform.python_version(),
         "versions": versions,
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
 
@@ -536,20 +541,19 @@ def run(args):
             "what": comparison.what.format(**size),
             "compared": comparison.compared,
             "target": comparison.target,
-            "commands": {side: getattr(comparison, side) for side in ("ours", "peer")},
             "pairs": found,
             "summary": summarize(found, comparison.compared),
         }
         results[comparison.name]["reached"] = reaches(comparison, results[comparison.name]["summary"])
         # After each comparison: one that is stopped keeps what it has.
-        places_text = {name: str(value) for name, value in places.items()}
-        record = {"machine": machine, "size": size, "places": places_text, "quick": args.quick, "results": results}
-        write_json(folder / "bench.json", record)
-        (folder / "bench.md").write_text("\n".join(markdown(machine, results)) + "\n", encoding="utf-8")
+        write_json(folder / "bench.json", {"machine": machine, "size": size, "quick": args.quick, "results": results})
+        lines = ["Toy sizes, a trial of the script: no measurement.", ""] if args.quick else []
+        lines += markdown(machine, results)
+        (folder / "bench.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     shutil.rmtree(folder / "work" / "inputs", ignore_errors=True)
     if results:
         plot(results, folder / "bench.png")
-        say("\n".join(["", *markdown(machine, results), "", f"wrote {folder / 'bench.json'}, bench.md and, with matplotlib, bench.png"]))
+        say("\n".join(["", *lines, "", f"wrote {folder}/bench.json and what goes with it"]))
     if failures:
         say(f"failed: {', '.join(failures)}")
     return 1 if failures else 0

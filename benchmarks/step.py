@@ -267,7 +267,7 @@ def _sweep_cells(args, point):
         return f"failed ({done.returncode}): {lines[-1] if lines else 'killed'} | | | | "
     found = json.loads(done.stdout.splitlines()[-1])
     return (
-        f"{found['step_seconds']:.4g} | {found['real_tokens_per_second']:.0f} | {found['model_gflops_per_second']:.0f} | "
+        f"{found['step_seconds']:.4g} | {found['real_tokens_per_second']:.0f} | {found['model_gflops_per_second']:.1f} | "
         f"{found['share_of_product_rate']:.0%} | {found['peak_rss_mib']}"
     )
 

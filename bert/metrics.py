@@ -16,8 +16,13 @@ def predictions(logits, *, regression):
 
 
 def mean_loss(logits, labels, *, regression):
-    """Mean cross-entropy or mean squared error over all rows, in float64; the same for every batch size."""
+    """Mean cross-entropy or mean squared error over all rows, in float64; the same for every batch size.
+
+    NaN where an output is not finite, whichever kind it is.
+    """
     logits = logits.astype(np.float64)
+    if not np.isfinite(logits).all():
+        return float("nan")
     if regression:
         return float(np.mean((logits[:, 0] - labels) ** 2))
     shifted = logits - logits.max(axis=1, keepdims=True)

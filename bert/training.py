@@ -125,8 +125,9 @@ class _Recorder:
             self._judge(record, update)
 
     def _judge(self, record, update):
-        record["skipped"] = not update.finite
-        event = self.scaler.update(update.finite)
+        finite = update.finite
+        record["skipped"] = not finite
+        event = self.scaler.update(finite)
         if event:
             record["event"] = event
             self.log.say(f"step {record['step']}: {event}")

@@ -6,6 +6,7 @@ imported when it has been chosen.
 
 import importlib
 import math
+import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NamedTuple, Optional, Protocol, SupportsFloat
@@ -91,6 +92,16 @@ class Engine(Protocol):
 
     def peak_memory(self) -> int:
         """Bytes: the device's peak allocation, or the process's peak resident size on a CPU."""
+
+
+def peak_resident_memory():
+    """Bytes: the largest this process has been in memory; 0 where the system does not tell (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def installed(name):

@@ -5,7 +5,6 @@ precision is fixed for the process because amp.init patches MXNet's operators fo
 """
 
 import math
-import resource
 
 import gluonnlp as nlp
 import mxnet as mx
@@ -15,7 +14,7 @@ from mxnet.contrib import amp
 
 from bert import InputError
 from bert.architecture import check_weights, has_weight_decay, parameter_shapes
-from bert.engines import Update
+from bert.engines import Update, peak_resident_memory
 from bert.numerics import guard_block
 from bert.params_file import POSITIONS, TOKEN_TYPES, canonical_names
 
@@ -299,7 +298,7 @@ class GluonEngine:
         if self._context.device_type == "gpu":
             free, total = mx.context.gpu_memory_info(self._context.device_id)
             return total - free
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_resident_memory()
 
 
 def _add(arrays, *, to):

@@ -5,7 +5,6 @@ and no policy: it is told the learning rate and the loss scale of every update.
 """
 
 import ctypes
-import resource
 import sys
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 
 from bert import InputError
 from bert.architecture import check_weights, has_weight_decay, parameter_shapes
-from bert.engines import Update
+from bert.engines import Update, peak_resident_memory
 from bert.engines.pytorch_model import WORD_EMBEDDINGS, Dropout, classify
 from bert.precision import DTYPES, Capability
 
@@ -189,7 +188,7 @@ class PyTorchEngine:
     def peak_memory(self):
         if self._device.type == "cuda":
             return torch.cuda.max_memory_allocated(self._device)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak_resident_memory()
 
     def _logits(self, batch, *, training):
         padded = batch.valid_length.min() < batch.input_ids.shape[1]
