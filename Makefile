@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PIP = .venv/bin/pip install --quiet -c constraints.txt
 # What `make lint` holds the code to; the same on every machine.
-RUFF = .venv/bin/ruff check --line-length 125 --select E,F,W,I,B,UP,C4,SIM,RET,PIE --ignore UP007,UP045,B905,SIM108
+RUFF = .venv/bin/ruff check --line-length 125 --select E,F,W,I,B,UP,C4,SIM,RET,PIE --ignore E402,UP007,UP045,B905,SIM105,SIM108,SIM115
 
 .PHONY: setup demo test lint bench
 
@@ -14,7 +14,11 @@ test: .venv/all
 	.venv/bin/python -m pytest -q tests
 
 lint: .venv/all
-	$(RUFF) finetune_classifier.py setup.py bert tests
+	$(RUFF) finetune_classifier.py setup.py bert benchmarks tests
+
+# Interleaved with the peers' scripts, which lie beside the checkout; two hours and more.
+bench: .venv/all
+	.venv/bin/python benchmarks/bench.py
 
 setup: .venv/all
 
@@ -28,6 +32,6 @@ setup: .venv/all
 # With the MXNet engine, the tests' and the peers' packages. GluonNLP's own build needs a C compiler and fresh Cython output;
 # where it cannot be had the tests of that engine are skipped.
 .venv/all: .venv/torch
-	$(PIP) -e '.[torch,hub,dev]'
+	$(PIP) -e '.[torch,hub,report,dev]'
 	CYTHON_FORCE_REGEN=1 $(PIP) -e '.[mxnet]' || echo 'MXNet could not be installed: its tests will be skipped'
 	touch $@

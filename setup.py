@@ -41,6 +41,7 @@ setup(
         "mxnet-cu102": ["mxnet-cu102==1.9.1", *MXNET],
         "mxnet-cu117": ["mxnet-cu117==1.9.1", *CUDA_11, *MXNET],
         "hub": ["huggingface_hub", "polars"],
+        "report": ["matplotlib"],
         "dev": ["pytest", "hypothesis", "ruff", "transformers", "accelerate"],
     },
 )

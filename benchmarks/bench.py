@@ -58,7 +58,7 @@ class Comparison(NamedTuple):
 COMPARISONS = (
     Comparison(
         "mrpc-minilm-bfloat16",
-        "MRPC, {epochs} epoch(s), MiniLM-L6, bfloat16, shell to result; ours scores dev every epoch and saves the best model",
+        "MRPC, {epochs} epoch(s), MiniLM-L6, bfloat16, shell to result (ours scores dev every epoch, saves the best)",
         "wall_seconds",
         2.5,
         HUGGING_FACE,

@@ -78,7 +78,7 @@ _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "g
 
 
 def read_architecture(config, where="config.json"):
-    """Architecture from a parsed Hugging Face `config.json`. Unknown keys are ignored; InputError for what cannot be used."""
+    """Architecture from a parsed Hugging Face `config.json`. Unknown keys are ignored; InputError for what is unusable."""
     if not isinstance(config, dict):
         raise InputError(f"{where}: expected a JSON object")
     model_type = config.get("model_type")
@@ -99,7 +99,7 @@ def read_architecture(config, where="config.json"):
     sizes = {name: number(key, None, int, 1, 2_000_000) for name, key in _KEYS[model_type].items()}
     if sizes["hidden_size"] % sizes["num_attention_heads"]:
         raise InputError(
-            f"{where}: hidden size {sizes['hidden_size']} is not a multiple of {sizes['num_attention_heads']} attention heads"
+            f"{where}: {sizes['hidden_size']} hidden units do not divide into {sizes['num_attention_heads']} attention heads"
         )
     if sizes["num_hidden_layers"] > 1000 or sizes["hidden_size"] > 65536 or sizes["intermediate_size"] > 524288:
         raise InputError(f"{where}: sizes out of range: {sizes}")

@@ -266,7 +266,8 @@ def _problems(config):
     )
     require(
         0 < c.min_loss_scale <= c.init_loss_scale <= c.max_loss_scale <= 2.0**100,
-        f"loss scales are {c.min_loss_scale:g} (min), {c.init_loss_scale:g} (init), {c.max_loss_scale:g} (max), expected in this order",
+        f"--min_loss_scale {c.min_loss_scale:g}, --init_loss_scale {c.init_loss_scale:g} and --max_loss_scale "
+        f"{c.max_loss_scale:g}: expected above 0 and in this order",
     )
     if c.loss_scale is not None:
         require(c.dtype == "float16", f"--loss_scale is for --dtype float16; {c.dtype} has float32's range and needs none")

@@ -76,15 +76,16 @@ def describe_plan(plan, config):
         return []
     effective = plan.batch_size * plan.accumulate
     lines = [
-        f"batches:   {plan.rows} rows, micro-batch {plan.batch_size} x accumulate {plan.accumulate} = {effective} rows per update,"
-        f" {plan.updates_per_epoch} updates per epoch",
+        f"batches:   {plan.rows} rows, micro-batch {plan.batch_size} x accumulate {plan.accumulate} = {effective} rows "
+        f"per update, {plan.updates_per_epoch} updates per epoch",
         f"updates:   {plan.total_updates} in {plan.epochs} epoch(s)"
         + (
             f", from --training_steps {config.training_steps}"
             if config.training_steps
             else f", from --epochs {config.epochs}"
         ),
-        f"rate:      {config.lr:g} after {plan.warmup_updates} updates of warm-up ({config.warmup_ratio:g} of all), then linearly to 0",
+        f"rate:      {config.lr:g} after {plan.warmup_updates} updates of warm-up "
+        f"({config.warmup_ratio:g} of all), then linearly to 0",
         f"optimizer: {config.optimizer}"
         + (" (bias-corrected)" if config.optimizer == "adamw" else " (no bias correction)")
         + f", epsilon {config.epsilon:g}, weight decay {config.weight_decay:g} but not on biases and LayerNorm, "
@@ -113,7 +114,8 @@ def _describe_split(name, features, labels, batches, batching):
     share = padding_share(features, batches, round_to=batching.round_to, max_len=batching.max_len)
     lines = [
         f"{name + ':':<10} {len(features)} rows, {lengths.mean():.1f} tokens on average, {lengths.max()} at most; "
-        f"{features.truncated} ({features.truncated / len(features):.1%}) cut to --max_len {batching.max_len}; {share:.1%} padding"
+        f"{features.truncated} ({features.truncated / len(features):.1%}) cut to --max_len {batching.max_len}; "
+        f"{share:.1%} padding"
     ]
     if features.label_ids is not None and labels:
         counts = np.bincount(features.label_ids, minlength=len(labels))

@@ -65,9 +65,9 @@ def result_lines(results):
     lines = table(rows) if len(rows) > 1 else []
     if "train_seconds" in results:
         lines.append(
-            f"{results['updates']} updates ({results['skipped_updates']} skipped, final loss scale {results['final_loss_scale']:g})"
-            f" in {results['train_seconds']:.1f} s: {results['examples_per_second']:.1f} examples/s, "
-            f"{results['tokens_per_second']:.0f} tokens/s (padding not counted)"
+            f"{results['updates']} updates ({results['skipped_updates']} skipped, final loss scale "
+            f"{results['final_loss_scale']:g}) in {results['train_seconds']:.1f} s: "
+            f"{results['examples_per_second']:.1f} examples/s, {results['tokens_per_second']:.0f} tokens/s (padding not counted)"
         )
     lines.append(f"peak memory {results['peak_memory_mib']} MiB, {results['wall_seconds']:.1f} s in all")
     return lines
@@ -80,8 +80,8 @@ def model_card(task, config, pretrained, precision, evaluation):
         "",
         f"Fine-tuned on {task.name} with `finetune_classifier.py` {__version__} from {pretrained.source.split(' (')[0]}.",
         "",
-        f"Recipe: learning rate {config.lr:g}, {config.batch_size} x {config.accumulate} rows per update, {config.optimizer}, "
-        f"seed {config.seed}, matrix products in {precision.dtype}.",
+        f"Recipe: learning rate {config.lr:g}, {config.batch_size} x {config.accumulate} rows per update, "
+        f"{config.optimizer}, seed {config.seed}, matrix products in {precision.dtype}.",
         f"Labels: {', '.join(task.labels) if task.labels else 'a score'}.",
         "",
         f"Scores on the development split after epoch {evaluation['epoch']}:",

@@ -4,7 +4,7 @@ Knows the layouts and nothing of how they are read, scored or learned.
 """
 
 from dataclasses import dataclass, field
-from typing import Optional, Tuple, Union
+from typing import Optional, Union
 
 from bert import InputError
 
@@ -15,8 +15,8 @@ Column = Union[str, int]  # a header's name, or a place (from 0) in a file witho
 class Split:
     """One file of a task."""
 
-    files: Tuple[str, ...]  # below --data_dir, the first that exists is read; "{name}" stands for the file's own path
-    text: Tuple[Column, ...]  # one or two columns; the first is segment 0
+    files: tuple[str, ...]  # below --data_dir, the first that exists is read; "{name}" stands for the file's own path
+    text: tuple[Column, ...]  # one or two columns; the first is segment 0
     label: Optional[Column] = None  # None: the file has no labels
     width: Optional[int] = None  # number of columns of a file without header; None: the first row is a header
     submission: Optional[str] = None  # leaderboard file of the predictions
@@ -28,8 +28,8 @@ class Task:
     """A task's constants; `labels` is in GluonNLP v0.10's order, so that its heads fit, and empty for regression."""
 
     name: str
-    labels: Tuple[str, ...]
-    metrics: Tuple[str, ...]  # the first one selects the best epoch (mean over the dev files)
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]  # the first one selects the best epoch (mean over the dev files)
     splits: dict = field(hash=False)
     aliases: dict = field(default_factory=dict, hash=False)  # other spellings of a label -> the label
     skip_short_rows: bool = False  # the official train file holds rows with columns missing

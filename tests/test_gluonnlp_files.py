@@ -28,7 +28,12 @@ def gluon_classifier():
         num_layers=LAYERS, units=UNITS, hidden_size=32, max_length=64, num_heads=HEADS, dropout=0.1, layer_norm_eps=1e-12
     )
     bert = nlp.model.BERTModel(
-        encoder, vocab_size=len(PIECES), token_type_vocab_size=2, units=UNITS, embed_size=UNITS, use_decoder=False,
+        encoder,
+        vocab_size=len(PIECES),
+        token_type_vocab_size=2,
+        units=UNITS,
+        embed_size=UNITS,
+        use_decoder=False,
         use_classifier=False,
     )
     model = nlp.model.BERTClassifier(bert, num_classes=2, dropout=0.1)
@@ -51,7 +56,7 @@ def gluon_files(tmp_path_factory):
     logits = model(mx.nd.array(ids), mx.nd.array(types), mx.nd.array([8, 6])).asnumpy()
     model.save_parameters(str(folder / "model.params"))
     nlp.utils.save_parameters(model, str(folder / "other.params"))
-    vocabulary = nlp.vocab.BERTVocab({piece: 1 for piece in PIECES}, reserved_tokens=None)
+    vocabulary = nlp.vocab.BERTVocab(dict.fromkeys(PIECES, 1), reserved_tokens=None)
     content = json.loads(vocabulary.to_json())
     content["idx_to_token"] = PIECES  # in this model's order
     content["token_to_idx"] = {piece: number for number, piece in enumerate(PIECES)}
@@ -134,7 +139,7 @@ PUBLISHED = [
 
 @pytest.mark.parametrize("command", PUBLISHED)
 def test_published_commands_plan_and_start(command, run_cli, bert_folder, tmp_path, monkeypatch):
-    """As published, but for a tiny model in the place of BERT-base, files of our own, and the CPU in the place of the GPU."""
+    """As published, but with a tiny model for BERT-base, files of our own, and the CPU for the GPU."""
     if not installed("pytorch"):
         pytest.skip("torch is not installed")
     asked = []
@@ -152,6 +157,8 @@ def test_published_commands_plan_and_start(command, run_cli, bert_folder, tmp_pa
             assert arguments[arguments.index(flag) + 1] in result.out
 
 
-@pytest.mark.parametrize("flags", ["--only_calibration --model_parameters F.params", "--only_inference --model_prefix P --deploy"])
+@pytest.mark.parametrize(
+    "flags", ["--only_calibration --model_parameters F.params", "--only_inference --model_prefix P --deploy"]
+)
 def test_int8_commands_are_refused_with_a_reason(flags, refused):
     assert "INT8" in refused("--task_name", "MRPC", *flags.split())

@@ -118,7 +118,7 @@ def load_engine(name):
 
 
 def choose_engine(requested, *, gpu):
-    """(name, why) of the engine to use. auto: MXNet where its CUDA build sees the GPU asked for, else PyTorch, else MXNet."""
+    """(name, why) of the engine. auto: MXNet where its CUDA build sees the GPU asked for, else PyTorch, else MXNet."""
     if requested != "auto":
         return requested, "as asked by --engine"
     if gpu is not None and installed("mxnet"):

@@ -87,7 +87,7 @@ def _on_cpu():
         "float32": Capability(True),
         "float16": Capability(False, "MXNet's float16 matrix products need a GPU"),
         "bfloat16": Capability(True)
-        if AVX512 <= _processor_flags()
+        if _processor_flags() >= AVX512
         else Capability(False, "MXNet's bfloat16 matrix products need a processor with AVX-512"),
     }
 
