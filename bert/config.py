@@ -5,7 +5,7 @@ Flags keep GluonNLP v0.10's names and meanings; the field's other common names a
 
 import argparse
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, Union
 
 from bert import InputError, __version__
 from bert.precision import DTYPES
@@ -30,7 +30,7 @@ class FinetuneConfig:
     engine: str
     gpu: Optional[int]
     dtype: str
-    loss_scale: Optional[str]
+    loss_scale: Union[str, float, None]
     init_loss_scale: float
     loss_scale_growth_factor: float
     loss_scale_backoff_factor: float
@@ -75,6 +75,19 @@ class FinetuneConfig:
 class _Parser(argparse.ArgumentParser):
     def error(self, message):
         raise InputError(f"{message} (see --help)")
+
+
+def _loss_scale(text):
+    """Type of --loss_scale: "dynamic", or a positive number."""
+    if text == "dynamic":
+        return text
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = 0.0
+    if not 0 < scale <= 2.0**100:
+        raise argparse.ArgumentTypeError(f"{text} is neither dynamic nor a number above 0")
+    return scale
 
 
 def build_parser(description=None):
@@ -132,7 +145,7 @@ def build_parser(description=None):
     )
     add("--gpu", type=int, help="number of the GPU (default: the CPU)")
     add("--dtype", choices=DTYPES, default="float32", help="type of the matrix products (default: %(default)s)")
-    add("--loss_scale", help="float16 only: dynamic (default), or a fixed number")
+    add("--loss_scale", type=_loss_scale, help="float16 only: dynamic (default), or a fixed number")
     add("--init_loss_scale", type=float, default=2.0**16, help="first dynamic loss scale (default: %(default)g)")
     add("--loss_scale_growth_factor", type=float, default=2.0, help="default: %(default)g")
     add("--loss_scale_backoff_factor", type=float, default=0.5, help="on overflow (default: %(default)g)")
@@ -269,16 +282,10 @@ def _problems(config):
         f"--min_loss_scale {c.min_loss_scale:g}, --init_loss_scale {c.init_loss_scale:g} and --max_loss_scale "
         f"{c.max_loss_scale:g}: expected above 0 and in this order",
     )
-    if c.loss_scale is not None:
-        require(c.dtype == "float16", f"--loss_scale is for --dtype float16; {c.dtype} has float32's range and needs none")
-        if c.loss_scale != "dynamic":
-            try:
-                require(
-                    0 < float(c.loss_scale) <= 2.0**100,
-                    f"--loss_scale is {c.loss_scale}, expected dynamic or a number above 0",
-                )
-            except ValueError:
-                found.append(f"--loss_scale is {c.loss_scale}, expected dynamic or a number above 0")
+    require(
+        c.loss_scale is None or c.dtype == "float16",
+        f"--loss_scale is for --dtype float16; {c.dtype} has float32's range and needs none",
+    )
     if c.only_calibration or c.deploy or c.model_prefix:
         found.append(
             "--only_calibration, --deploy and --model_prefix: INT8 is not part of this program; use --only_inference"

@@ -148,7 +148,7 @@ def make_loss_scaler(config):
     if config.dtype != "float16":
         return LossScaler(1.0, dynamic=False)
     if config.loss_scale not in (None, "dynamic"):
-        return LossScaler(float(config.loss_scale), dynamic=False)
+        return LossScaler(config.loss_scale, dynamic=False)
     return LossScaler(
         config.init_loss_scale,
         growth_factor=config.loss_scale_growth_factor,

@@ -67,7 +67,7 @@ def result_lines(results):
         lines.append(
             f"{results['updates']} updates ({results['skipped_updates']} skipped, final loss scale "
             f"{results['final_loss_scale']:g}) in {results['train_seconds']:.1f} s: "
-            f"{results['examples_per_second']:.1f} examples/s, {results['tokens_per_second']:.0f} tokens/s (padding not counted)"
+            f"{results['examples_per_second']:.1f} examples/s, {results['tokens_per_second']:.0f} real tokens/s"
         )
     lines.append(f"peak memory {results['peak_memory_mib']} MiB, {results['wall_seconds']:.1f} s in all")
     return lines
