@@ -9,6 +9,7 @@
 Exit codes: 0 done; 1 a run that failed; 2 wrong usage or input. An error is one line on stderr.
 """
 
+import signal
 import sys
 import time
 
@@ -58,6 +59,21 @@ def run(config):
     for line in describe_model(pretrained, head, tokenizer):
         log.say(line)
 
+    engine = module.create(
+        pretrained.architecture,
+        task.num_labels,
+        dtype=precision.dtype,
+        gpu=config.gpu,
+        seed=config.seed,
+        optimizer=config.optimizer,
+        epsilon=config.epsilon,
+        weight_decay=config.weight_decay,
+    )
+    engine.set_weights(weights)
+    log.say(f"device:    {engine.device}")
+    for change in engine.range_changes:
+        log.say(f"           range guard: {change}")
+
     # data
     if config.download:
         download_task(task, config.data_dir, log)
@@ -72,18 +88,6 @@ def run(config):
 
     # train
     folder = claim_folder(config.output_dir)
-    engine = module.create(
-        pretrained.architecture,
-        task.num_labels,
-        dtype=precision.dtype,
-        gpu=config.gpu,
-        seed=config.seed,
-        optimizer=config.optimizer,
-        epsilon=config.epsilon,
-        weight_decay=config.weight_decay,
-    )
-    engine.set_weights(weights)
-    log.say(f"device:    {engine.device}")
     write_json(folder / "config.json", run_record(config, task, engine, why, precision, pretrained, splits, batching, plan))
     dev = {name: split.features for name, split in splits.items() if name in task.split_names("dev")}
     evaluation_options = {"batch_size": config.dev_batch_size, "batching": batching}
@@ -138,6 +142,7 @@ def main(argv=None):
     for stream in (sys.stdout, sys.stderr):  # whatever the terminal cannot show must not stop a run
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop ends a run as Ctrl-C does
     try:
         run(parse(argv, __doc__))
     except InputError as error:

@@ -50,6 +50,11 @@ class Architecture:
         return (self.classifier_dropout if self.model_type == "roberta" else 0.0, self.classifier_dropout)
 
     @property
+    def attention_output_dropout(self):
+        """Dropout on what the attention block adds to the residual; DistilBERT has none there."""
+        return 0.0 if self.model_type == "distilbert" else self.hidden_dropout
+
+    @property
     def pooler_act(self):
         return "relu" if self.model_type == "distilbert" else "tanh"
 

@@ -258,6 +258,11 @@ def _problems(config):
         except InputError as error:
             found.append(str(error))
         require(not c.regression, "--regression is for your own files; a GLUE task knows its kind")
+    require(c.output_dir, "--output_dir is empty")
+    require(
+        not (c.pretrained_bert_parameters and c.model_parameters),
+        "--pretrained_bert_parameters and --model_parameters exclude each other",
+    )
     for flag in ("epochs", "batch_size", "dev_batch_size", "accumulate", "log_interval", "loss_scale_growth_interval"):
         require(getattr(c, flag) >= 1, f"--{flag} is {getattr(c, flag)}, expected at least 1")
     for flag in ("training_steps", "early_stop", "round_to"):
@@ -271,7 +276,8 @@ def _problems(config):
     require(0 <= c.seed < 2**32, f"--seed is {c.seed}, expected 0 to 2**32 - 1")
     require(c.gpu is None or c.gpu >= 0, f"--gpu is {c.gpu}, expected 0 or more")
     require(
-        c.loss_scale_growth_factor > 1, f"--loss_scale_growth_factor is {c.loss_scale_growth_factor:g}, expected above 1"
+        1 < c.loss_scale_growth_factor < float("inf"),
+        f"--loss_scale_growth_factor is {c.loss_scale_growth_factor:g}, expected above 1",
     )
     require(
         0 < c.loss_scale_backoff_factor < 1,

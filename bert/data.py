@@ -69,7 +69,7 @@ def choose_task(config, *, saved_labels):
     for name, path in config.own_files.items():
         if not Path(path).exists():
             raise InputError(f"--{name}_file {path}: no such file")
-    if config.regression:
+    if config.regression or (config.only_inference and saved_labels is not None and len(saved_labels) == 1):
         labels = ()
     elif config.only_inference and saved_labels:
         labels = saved_labels
@@ -77,7 +77,8 @@ def choose_task(config, *, saved_labels):
         raise InputError("--only_inference: the model names no labels, so its predictions would have no names")
     else:
         labels = read_labels([Path(config.train_file), Path(config.dev_file)])
-    return own_task(config.own_files, labels=labels)
+    first = Path(next(iter(config.own_files.values())))  # names the columns of text that all files must have
+    return own_task(config.own_files, labels=labels, text=_own_text_columns(first, read_rows(first)[0]))
 
 
 def load_splits(task, data_dir, *, train, tokenizer, max_len):
@@ -103,7 +104,8 @@ def load_splits(task, data_dir, *, train, tokenizer, max_len):
         features = encode(examples, tokenizer, labels=task.labels, max_len=max_len, description=f"tokenize {name}")
         loaded[name] = LoadedSplit(path, examples, features)
     if not loaded:
-        raise InputError(f"{paths[0]}: no such file; put {task.name}'s files there, or name their folder by --data_dir")
+        first = Path(data_dir) / next(iter(task.splits.values())).files[0]
+        raise InputError(f"{first}: no such file; put {task.name}'s files there, or name their folder by --data_dir")
     return loaded, lines
 
 
@@ -148,6 +150,8 @@ def read_labels(paths):
         for line, cells in rows:
             if len(cells) != len(header):
                 raise InputError(f"{path}:{line}: found {len(cells)} columns, expected {len(header)}")
+            if not cells[place]:
+                raise InputError(f"{path}:{line}: empty label")
             found.add(cells[place])
     if len(found) < 2:
         raise InputError(f"{paths[0]}: column label holds {len(found)} different value(s), expected at least 2")
@@ -160,9 +164,10 @@ def read_rows(path, *, has_header=True):
     """(header or None, [(line number, cells)]) of a .tsv (also .txt), .csv or .jsonl file."""
     path = Path(path)
     text = _read_text(path)
-    if path.suffix == ".csv":
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
         rows = _csv_rows(path, text)
-    elif path.suffix in (".json", ".jsonl"):
+    elif suffix in (".json", ".jsonl"):
         return _jsonl_rows(path, text)
     else:
         lines = text.split("\n")
@@ -251,25 +256,25 @@ def _find_columns(path, header, rows, task, split_name):
                 f"{path}:1: found {len(first)} columns, expected {split.width} and no header" + _looks_like(first, task)
             )
         return split.text, split.label, split.width
-    if not split.text:
-        return _own_columns(path, header, split)
-    wanted = [*split.text] + ([split.label] if split.label is not None else [])
+    text = split.text or _own_text_columns(path, header)
+    wanted = [*text] + ([split.label] if split.label is not None else [])
     if any(name not in header for name in wanted):
         raise InputError(
             f"{path}:1: columns found: {_list(header)}; expected among them for {task.name}: {_list(wanted)}"
             + _looks_like(header, task)
         )
     label = header.index(split.label) if split.label is not None else None
-    return [header.index(name) for name in split.text], label, len(header)
+    return [header.index(name) for name in text], label, len(header)
 
 
-def _own_columns(path, header, split):
-    if split.label is not None and "label" not in header:
-        raise InputError(f"{path}:1: columns found: {_list(header)}; expected one named label, and one or two of text")
-    texts = [place for place, name in enumerate(header) if name not in ("label", "id", "idx", "index")]
+def _own_text_columns(path, header):
+    """Names of the one or two columns of text: all but `label`, `id`, `idx` and `index`."""
+    if "" in header or len(set(header)) < len(header):
+        raise InputError(f"{path}:1: columns found: {_list(header)}; expected a different name for each")
+    texts = tuple(name for name in header if name not in ("label", "id", "idx", "index"))
     if not 1 <= len(texts) <= 2:
         raise InputError(f"{path}:1: columns found: {_list(header)}; expected label and one or two of text")
-    return texts, header.index("label") if split.label is not None else None, len(header)
+    return texts
 
 
 def _looks_like(cells, task):
@@ -295,11 +300,11 @@ def _read_label(text, known, where):
             raise InputError(f"{where}: label {text[:_SHOWN]!r}, expected {_list(dict.fromkeys(known.values()))}")
         return known[text]
     try:
-        finite = np.isfinite(float(text))
+        finite = abs(float(text)) <= np.finfo(np.float32).max
     except ValueError:
         finite = False
     if not finite:
-        raise InputError(f"{where}: score {text[:_SHOWN]!r}, expected a number")
+        raise InputError(f"{where}: score {text[:_SHOWN]!r}, expected a finite number")
     return text
 
 

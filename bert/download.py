@@ -3,17 +3,11 @@
 from pathlib import Path
 
 from bert import InputError
-from bert.tasks import Split
+from bert.tasks import TASKS, Split
 
 REPOSITORY = "nyu-mll/glue"  # a dataset repository: <config>/<split>-00000-of-00001.parquet
 _CONFIGS = {"SST-2": "sst2", "STS-B": "stsb"}
 _SPLITS = {"dev": "validation", "dev_matched": "validation_matched", "dev_mismatched": "validation_mismatched"}
-# The hub's label numbers follow its own order; these tasks' differ from ours.
-_HUB_LABELS = {
-    "MNLI": ("entailment", "neutral", "contradiction"),
-    "QNLI": ("entailment", "not_entailment"),
-    "RTE": ("entailment", "not_entailment"),
-}
 # Official header of each task's labelled and unlabelled files; CoLA's labelled files have none.
 _HEADERS = {
     "CoLA": (("source", "label", "mark", "sentence"), ("index", "sentence")),
@@ -75,7 +69,7 @@ def write_tsv(path, task_name, split: Split, rows):
     sources = {"#1 String": "sentence1", "#2 String": "sentence2"}
     if task_name in ("MNLI", "AX"):
         sources = {"sentence1": "premise", "sentence2": "hypothesis"}
-    names = _HUB_LABELS.get(task_name)
+    names = TASKS[task_name].hub_labels
     label_column = header[split.label] if isinstance(split.label, int) else split.label
 
     def cell(column, number, row):

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from bert import InputError
 
 #: Everything that a run writes into its folder; --overwrite clears these and nothing else.
-RUN_FILES = ("config.json", "log.jsonl", "results.json", "predictions", "model")
+RUN_FILES = ("config.json", "log.jsonl", "results.json", "predictions", "model", "model.partial", "model.old")
 
 
 class RunLog:
@@ -51,7 +51,9 @@ def check_folder(path, *, overwrite, sources=()):
         if folder.resolve() in (Path(source).resolve(), *Path(source).resolve().parents):
             raise InputError(f"--output_dir {path}: holds {source}, which this run reads; name another folder")
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--output_dir {path}: is a file, expected a folder")
+        if folder.exists() and any(folder.iterdir()) and not overwrite:
             raise InputError(f"--output_dir {path}: not empty; name another folder, or add --overwrite to replace that run")
     except OSError as error:
         raise InputError(f"--output_dir {path}: cannot be read: {error.strerror}") from None

@@ -75,7 +75,7 @@ def describe_plan(plan, config):
     if plan is None:
         return []
     effective = plan.batch_size * plan.accumulate
-    lines = [
+    return [
         f"batches:   {plan.rows} rows, micro-batch {plan.batch_size} x accumulate {plan.accumulate} = {effective} rows "
         f"per update, {plan.updates_per_epoch} updates per epoch",
         f"updates:   {plan.total_updates} in {plan.epochs} epoch(s)"
@@ -83,7 +83,8 @@ def describe_plan(plan, config):
             f", from --training_steps {config.training_steps}"
             if config.training_steps
             else f", from --epochs {config.epochs}"
-        ),
+        )
+        + (" (less than one epoch)" if plan.total_updates < plan.updates_per_epoch else ""),
         f"rate:      {config.lr:g} after {plan.warmup_updates} updates of warm-up "
         f"({config.warmup_ratio:g} of all), then linearly to 0",
         f"optimizer: {config.optimizer}"
@@ -91,9 +92,6 @@ def describe_plan(plan, config):
         + f", epsilon {config.epsilon:g}, weight decay {config.weight_decay:g} but not on biases and LayerNorm, "
         + (f"gradient clipped to norm {config.max_grad_norm:g}" if config.max_grad_norm else "no clipping"),
     ]
-    if plan.total_updates < plan.updates_per_epoch:
-        lines.append(f"           (fewer than one epoch: {plan.total_updates} of {plan.updates_per_epoch} updates)")
-    return lines
 
 
 def describe_data(splits, task, tokenizer, plan, batching, config):

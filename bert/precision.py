@@ -44,8 +44,8 @@ def resolve_precision(dtype, capabilities, *, engine, gpu):
         )
     what = {
         "float32": "everything in float32",
-        "float16": "matrix products in float16, everything else in float32",
-        "bfloat16": "matrix products in bfloat16, everything else in float32",
+        "float16": "matrix products in float16; master weights, LayerNorm, loss and norms in float32",
+        "bfloat16": "matrix products in bfloat16; master weights, LayerNorm, loss and norms in float32",
     }[dtype]
     return Precision(dtype, f"{what} ({capability.note})" if capability.note else what)
 
@@ -89,10 +89,10 @@ class LossScaler:
         """One line for the plan."""
         if self.dynamic:
             return (
-                f"loss scale {self.scale:g}, dynamic: x{self.growth_factor:g} after {self.growth_interval} good updates, "
-                f"x{self.backoff_factor:g} on overflow, from {self.minimum:g} to {self.maximum:g}"
+                f"loss scale {self.scale:.15g}, dynamic: x{self.growth_factor:g} after {self.growth_interval} good updates, "
+                f"x{self.backoff_factor:g} on overflow, from {self.minimum:.15g} to {self.maximum:.15g}"
             )
-        return f"loss scale {self.scale:g}, fixed" if self.scale != 1 else "no loss scaling: float32's range needs none"
+        return f"loss scale {self.scale:.15g}, fixed" if self.scale != 1 else "no loss scaling"
 
     def update(self, finite):
         """Adjust the scale after one attempted update; RunError where going on is pointless."""
@@ -109,7 +109,7 @@ class LossScaler:
         old, self.scale = self.scale, min(self.scale * self.growth_factor, self.maximum)
         self.good_updates = 0
         if self.scale > old:
-            return f"{self.growth_interval} updates without overflow: loss scale {old:g} -> {self.scale:g}"
+            return f"{self.growth_interval} updates without overflow: loss scale {old:.15g} -> {self.scale:.15g}"
         return None
 
     def _back_off(self):
@@ -119,7 +119,7 @@ class LossScaler:
                 "longer finite; lower --lr, raise --warmup_ratio, or use --dtype bfloat16 or float32"
             )
         old, self.scale = self.scale, max(self.scale * self.backoff_factor, self.minimum)
-        return f"overflow: update skipped, loss scale {old:g} -> {self.scale:g} (normal now and then)"
+        return f"overflow: update skipped, loss scale {old:.15g} -> {self.scale:.15g} (normal now and then)"
 
     def _skip(self):
         if self.bad_updates >= self.PATIENCE:
@@ -127,7 +127,7 @@ class LossScaler:
             raise RunError(
                 f"{self.bad_updates} updates in a row had gradients that are not finite: the run has diverged; {advice}"
             )
-        return f"gradients not finite: update skipped ({self.bad_updates} in a row, loss scale {self.scale:g})"
+        return f"gradients not finite: update skipped ({self.bad_updates} in a row, loss scale {self.scale:.15g})"
 
     def state_dict(self):
         """The numbers that an exact resume needs; the settings come from the configuration."""

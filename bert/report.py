@@ -27,7 +27,12 @@ def run_record(config, task, engine, why, precision, pretrained, splits, batchin
         "config": asdict(config),
         "task": task.name,
         "labels": task.labels,
-        "engine": {"name": engine.name, "why": why, "device": engine.device},
+        "engine": {
+            "name": engine.name,
+            "why": why,
+            "device": engine.device,
+            "range_changes": [str(change) for change in engine.range_changes],
+        },
         "precision": asdict(precision),
         "model": {"source": pretrained.source, "sha256": file_digest(pretrained.weight_file)},
         "data_sha256": {name: file_digest(split.path) for name, split in splits.items()},

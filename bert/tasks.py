@@ -15,7 +15,7 @@ Column = Union[str, int]  # a header's name, or a place (from 0) in a file witho
 class Split:
     """One file of a task."""
 
-    files: tuple[str, ...]  # below --data_dir, the first that exists is read; "{name}" stands for the file's own path
+    files: tuple[str, ...]  # below --data_dir; the first that exists is read
     text: tuple[Column, ...]  # one or two columns; the first is segment 0
     label: Optional[Column] = None  # None: the file has no labels
     width: Optional[int] = None  # number of columns of a file without header; None: the first row is a header
@@ -31,6 +31,7 @@ class Task:
     labels: tuple[str, ...]
     metrics: tuple[str, ...]  # the first one selects the best epoch (mean over the dev files)
     splits: dict = field(hash=False)
+    hub_labels: tuple[str, ...] = ()  # the order of the Hugging Face hub's numbers, where it is another one
     aliases: dict = field(default_factory=dict, hash=False)  # other spellings of a label -> the label
     skip_short_rows: bool = False  # the official train file holds rows with columns missing
 
@@ -58,7 +59,9 @@ def _splits(folder, text, label, *, test_text=None, width=None, test=True):
 _PAIR = ("sentence1", "sentence2")
 _BINARY = ("0", "1")
 _ENTAILMENT = ("not_entailment", "entailment")
+_HUB_ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("neutral", "entailment", "contradiction")
+_HUB_NLI = ("entailment", "neutral", "contradiction")
 _AX = Split(
     ("AX/diagnostic.tsv", "MNLI/diagnostic.tsv", "diagnostic/diagnostic.tsv"), _PAIR, submission="AX.tsv", optional=True
 )
@@ -71,15 +74,21 @@ TASKS = {
             _BINARY,
             ("mcc",),
             _splits("CoLA", (3,), 1, test_text=("sentence",), width=4),
-            {"unacceptable": "0", "acceptable": "1"},
+            aliases={"unacceptable": "0", "acceptable": "1"},
         ),
-        Task("SST-2", _BINARY, ("accuracy",), _splits("SST-2", ("sentence",), "label"), {"negative": "0", "positive": "1"}),
+        Task(
+            "SST-2",
+            _BINARY,
+            ("accuracy",),
+            _splits("SST-2", ("sentence",), "label"),
+            aliases={"negative": "0", "positive": "1"},
+        ),
         Task(
             "MRPC",
             _BINARY,
             ("accuracy", "f1"),
             _splits("MRPC", ("#1 String", "#2 String"), "Quality"),
-            {"not_equivalent": "0", "equivalent": "1"},
+            aliases={"not_equivalent": "0", "equivalent": "1"},
         ),
         Task("STS-B", (), ("pearson", "spearman"), _splits("STS-B", _PAIR, "score")),
         Task(
@@ -87,7 +96,7 @@ TASKS = {
             _BINARY,
             ("accuracy", "f1"),
             _splits("QQP", ("question1", "question2"), "is_duplicate"),
-            {"not_duplicate": "0", "duplicate": "1"},
+            aliases={"not_duplicate": "0", "duplicate": "1"},
             skip_short_rows=True,
         ),
         Task(
@@ -102,17 +111,25 @@ TASKS = {
                 "test_mismatched": Split(("MNLI/test_mismatched.tsv",), _PAIR, submission="MNLI-mm.tsv"),
                 "test_ax": _AX,
             },
+            _HUB_NLI,
         ),
-        Task("QNLI", _ENTAILMENT, ("accuracy",), _splits("QNLI", ("question", "sentence"), "label")),
-        Task("RTE", _ENTAILMENT, ("accuracy",), _splits("RTE", _PAIR, "label")),
-        Task("WNLI", _BINARY, ("accuracy",), _splits("WNLI", _PAIR, "label"), {"not_entailment": "0", "entailment": "1"}),
-        Task("AX", _NLI, ("accuracy",), {"test": Split(_AX.files, _AX.text, submission=_AX.submission)}),
+        Task("QNLI", _ENTAILMENT, ("accuracy",), _splits("QNLI", ("question", "sentence"), "label"), _HUB_ENTAILMENT),
+        Task("RTE", _ENTAILMENT, ("accuracy",), _splits("RTE", _PAIR, "label"), _HUB_ENTAILMENT),
+        Task(
+            "WNLI",
+            _BINARY,
+            ("accuracy",),
+            _splits("WNLI", _PAIR, "label"),
+            aliases={"not_entailment": "0", "entailment": "1"},
+        ),
+        Task("AX", _NLI, ("accuracy",), {"test": Split(_AX.files, _AX.text, submission=_AX.submission)}, _HUB_NLI),
         Task(
             "XNLI",
             _NLI,
             ("accuracy",),
             _splits("XNLI", ("premise", "hypo"), "label"),
-            {"contradictory": "contradiction"},
+            _HUB_NLI,
+            aliases={"contradictory": "contradiction"},
         ),
         Task("LCQMC", _BINARY, ("accuracy",), _splits("LCQMC", ("text_a", "text_b"), "label")),
         Task("ChnSentiCorp", _BINARY, ("accuracy",), _splits("ChnSentiCorp", ("text_a",), "label")),
@@ -130,6 +147,10 @@ _ALSO = {
 }
 
 
+#: A model of the first task also answers the second: the same question with the same answers.
+ALSO_ANSWERS = {("MNLI", "AX"), ("MNLI", "XNLI")}
+
+
 def _key(name):
     return "".join(character for character in name.lower() if character.isalnum())
 
@@ -144,16 +165,20 @@ def find_task(name):
     return TASKS[_SPELLINGS[_key(name)]]
 
 
-def own_task(files, *, labels):
+def known_task(name):
+    """The benchmark's spelling of a task's name, or None for a name that is not one."""
+    return _SPELLINGS.get(_key(name))
+
+
+def own_task(files, *, labels, text=()):
     """The Task for a person's own files: split name -> path. `labels` () means regression.
 
-    Its columns are found in each file's header: `label`, and one or two others for the text (`id`, `idx` and `index`
-    are not text); see bert.data.
+    `text` names one or two columns of text; without it each file's own header decides, see bert.data.
     """
     metrics = ("pearson", "spearman") if not labels else ("accuracy", "f1") if len(labels) == 2 else ("accuracy", "f1_macro")
     splits = {
         name: Split(
-            (str(path),), (), None if name == "test" else "label", submission=f"{name}.tsv" if name == "test" else None
+            (str(path),), text, None if name == "test" else "label", submission=f"{name}.tsv" if name == "test" else None
         )
         for name, path in files.items()
     }

@@ -64,12 +64,14 @@ def load_tokenizer(folder, architecture):
             raise InputError(f"{path}: not a tokenizer file: {error}") from None
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
-        backend = _word_piece(path, _read_words(path), settings)
+        backend = _word_piece(path, _read_words(path))
     elif find_vocabulary(folder):
         path = find_vocabulary(folder)
-        backend = _word_piece(path, read_json(path)["idx_to_token"], settings)
+        backend = _word_piece(path, read_json(path)["idx_to_token"])
     else:
         raise InputError(f"{folder}: neither tokenizer.json nor vocab.txt is there")
+    if isinstance(backend.normalizer, BertNormalizer):
+        backend.normalizer = _as_configured(backend.normalizer, settings, folder / "tokenizer_config.json")
     backend.no_padding()
     backend.no_truncation()
     backend.encode_special_tokens = True
@@ -105,26 +107,31 @@ def _read_words(path):
         raise InputError(f"{path}: not UTF-8 text: {error}") from None
 
 
-def _word_piece(path, words, settings):
-    """BERT's WordPiece with BERT's cleaning. Without a setting, casing is read off the vocabulary itself."""
-    vocabulary = {word: number for number, word in enumerate(words) if word}
-    if "[UNK]" not in vocabulary:
-        raise InputError(f"{path}: no [UNK] in the vocabulary: not a BERT vocabulary")
-    has_upper_case = any(word != word.lower() for word in vocabulary if not word.startswith("["))
+def _as_configured(normalizer, settings, path):
+    """The normalizer with what the settings say of it: where two files disagree, transformers follows these."""
 
     def setting(name, default):
         value = default if settings.get(name) is None else settings[name]
         if value not in (True, False, None):
-            raise InputError(f"{path.with_name('tokenizer_config.json')}: {name} is {value!r}, expected true or false")
+            raise InputError(f"{path}: {name} is {value!r}, expected true or false")
         return value
 
-    backend = _Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARACTERS_PER_WORD))
-    backend.normalizer = BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=setting("tokenize_chinese_chars", True),
-        strip_accents=setting("strip_accents", None),
-        lowercase=setting("do_lower_case", not has_upper_case),
+    return BertNormalizer(
+        clean_text=normalizer.clean_text,
+        handle_chinese_chars=setting("tokenize_chinese_chars", normalizer.handle_chinese_chars),
+        strip_accents=setting("strip_accents", normalizer.strip_accents),
+        lowercase=setting("do_lower_case", normalizer.lowercase),
     )
+
+
+def _word_piece(path, words):
+    """BERT's WordPiece with BERT's cleaning; lower case unless the vocabulary itself has upper-case pieces."""
+    vocabulary = {word: number for number, word in enumerate(words) if word}
+    if "[UNK]" not in vocabulary:
+        raise InputError(f"{path}: no [UNK] in the vocabulary: not a BERT vocabulary")
+    has_upper_case = any(word != word.lower() for word in vocabulary if not word.startswith("["))
+    backend = _Tokenizer(WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARACTERS_PER_WORD))
+    backend.normalizer = BertNormalizer(lowercase=not has_upper_case)
     backend.pre_tokenizer = BertPreTokenizer()
     backend.add_special_tokens([word for word in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if word in vocabulary])
     return backend

@@ -99,6 +99,14 @@ def train(engine, features, dev, *, task, config, plan, batching, scaler, log, k
     finally:
         recorder.flush()  # a run that is stopped for good still logs the updates that led to it
         bar.close()
+    if scaler.skipped_updates == result.updates:
+        raise RunError(
+            "every update was skipped because its gradients overflowed: nothing was learned; lower the loss scale"
+        )
+    if scaler.skipped_updates > result.updates / 10:
+        log.say(
+            f"WARNING: {scaler.skipped_updates} of {result.updates} updates were skipped: the run learned less than planned"
+        )
     if result.best is None:
         raise RunError("no epoch ended with finite outputs: the run has diverged; lower --lr or raise --warmup_ratio")
     return result

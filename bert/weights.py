@@ -21,6 +21,7 @@ import numpy as np
 from bert import InputError
 from bert.architecture import HEAD, POOLER, Architecture, parameter_shapes, read_architecture
 from bert.params_file import from_gluon, gluon_config, read_params
+from bert.tasks import ALSO_ANSWERS, known_task
 
 # Canonical name -> name in a checkpoint, by model type: substitutions applied one after the other.
 _RENAMINGS = {
@@ -50,6 +51,7 @@ _ARCHITECTURES = {
     "distilbert": "DistilBertForSequenceClassification",
 }
 
+_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -151,7 +153,7 @@ def _fetch_from_zoo(name, dataset):
         "gluonnlp.model.get_model(sys.argv[1], dataset_name=sys.argv[2], root=sys.argv[3], "
         "pretrained=True, use_decoder=False, use_classifier=False)"
     )
-    subprocess.run([sys.executable, "-c", code, name, dataset, str(root)], capture_output=True, check=False)
+    subprocess.run([sys.executable, "-c", code, name, dataset, str(root)], capture_output=True, check=False, timeout=3600)
     return next(root.glob("*.params"), None) if find_vocabulary(root) else None
 
 
@@ -179,10 +181,13 @@ def _download(hub_id):
         from huggingface_hub import snapshot_download
     except ImportError:
         raise InputError(f"--bert_model: {hub_id} comes from the hub; pip install '.[hub]', or name a folder") from None
-    patterns = ["config.json", "model.safetensors", "pytorch_model.bin", *TOKENIZER_FILES]
+    patterns = ["config.json", *_WEIGHT_FILES, *TOKENIZER_FILES]
     try:
         try:
-            return Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+            folder = Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
+            if not ((folder / "config.json").is_file() and any((folder / name).is_file() for name in _WEIGHT_FILES)):
+                raise FileNotFoundError("an earlier download was cut short")
+            return folder
         except OSError:
             return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except Exception as error:  # the library raises its HTTP client's errors, its own, and OSError
@@ -266,7 +271,7 @@ def read_pretrained(folder, source, weight_file=None):
         (p for p in (folder / "model.safetensors", folder / "pytorch_model.bin") if p.is_file()), None
     )
     if path is None:
-        raise InputError(f"{folder}: neither model.safetensors nor pytorch_model.bin is there")
+        raise InputError(f"{folder}: neither {' nor '.join(_WEIGHT_FILES)} is there")
     return _pretrained(source, folder, path, config, architecture)
 
 
@@ -396,8 +401,16 @@ def _head_rows(pretrained, task):
         return None, "fresh (the checkpoint has none, as usual before fine-tuning)"
     if len(head) != task.num_labels:
         return None, f"fresh (the checkpoint's has {len(head)} labels, {task.name} has {task.num_labels})"
-    if pretrained.labels is None or task.regression:
-        return list(range(len(head))), "from the checkpoint, which names no labels: rows in the task's own order"
+    trained_on = str(pretrained.config.get("finetuning_task") or task.name)
+    if known_task(trained_on) not in (None, task.name) and (known_task(trained_on), task.name) not in ALSO_ANSWERS:
+        return None, f"fresh (the checkpoint's is for {trained_on})"
+    if task.regression:
+        return [0], "from the checkpoint"
+    if pretrained.labels is None:
+        # GluonNLP's files are in our order; whoever trained on the hub's data set and named nothing used its numbers.
+        order = task.labels if pretrained.weight_file.suffix == ".params" else task.hub_labels or task.labels
+        rows = [order.index(label) for label in task.labels]
+        return rows, f"from the checkpoint, which names no labels: its rows are taken as {', '.join(order)}"
     names, wanted = list(pretrained.labels), list(task.labels)
     if sorted(names) != sorted(wanted):  # other spellings of the same labels?
         names = [_spell(task.aliases.get(_spell(name), name)) for name in names]
@@ -425,6 +438,7 @@ def save_model(folder, weights, pretrained, *, task, tokenizer, card):
     model_type = pretrained.architecture.model_type
     named = {from_canonical(name, model_type): np.ascontiguousarray(array) for name, array in weights.items()}
     save_file(named, str(aside / "model.safetensors"), metadata={"format": "pt"})
+    (aside / "model.safetensors").chmod(0o644)  # the library makes it private, unlike its neighbours
     names = task.labels or ("score",)
     config = {
         **pretrained.config,
@@ -447,5 +461,9 @@ def save_model(folder, weights, pretrained, *, task, tokenizer, card):
     settings = {**(read_json(path) if path.is_file() else {}), **tokenizer.casing}
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     (aside / "README.md").write_text(card, encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
+    old = folder.with_name(folder.name + ".old")  # there is a whole model in one of the two places at any moment
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
     aside.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

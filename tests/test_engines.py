@@ -288,11 +288,16 @@ FAMILIES = {
 }
 
 
-def transformers_model(architecture, weights, num_labels):
+def transformers_model(architecture, weights, num_labels, **options):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     a = architecture
-    common = {"vocab_size": a.vocab_size, "max_position_embeddings": a.max_position_embeddings, "num_labels": num_labels}
+    common = {
+        "vocab_size": a.vocab_size,
+        "max_position_embeddings": a.max_position_embeddings,
+        "num_labels": num_labels,
+        **options,
+    }
     if a.model_type == "distilbert":
         config = transformers.DistilBertConfig(
             **common,
@@ -300,9 +305,9 @@ def transformers_model(architecture, weights, num_labels):
             n_layers=a.num_hidden_layers,
             n_heads=a.num_attention_heads,
             hidden_dim=a.intermediate_size,
-            dropout=0.0,
-            attention_dropout=0.0,
-            seq_classif_dropout=0.0,
+            dropout=a.hidden_dropout,
+            attention_dropout=a.attention_dropout,
+            seq_classif_dropout=a.classifier_dropout,
         )
         model = transformers.DistilBertForSequenceClassification(config)
     else:
@@ -317,8 +322,9 @@ def transformers_model(architecture, weights, num_labels):
             hidden_act={"gelu": "gelu", "gelu_tanh": "gelu_new"}[a.hidden_act],
             layer_norm_eps=a.layer_norm_eps,
             pad_token_id=a.pad_token_id,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
+            hidden_dropout_prob=a.hidden_dropout,
+            attention_probs_dropout_prob=a.attention_dropout,
+            classifier_dropout=a.classifier_dropout,
         )
         kind = "Bert" if a.model_type == "bert" else "Roberta"
         model = getattr(transformers, f"{kind}ForSequenceClassification")(config)
@@ -467,6 +473,39 @@ def test_cpu_dropout_keeps_the_right_share_and_the_mean(probability, dtype):
     assert columns.std().item() < 1.5 * math.sqrt(probability * (1 - probability) / 400)
     both = ((y[:, 1:] == 0) & (y[:, :-1] == 0)).float().mean().item()
     assert both == pytest.approx(probability**2, abs=0.005)
+
+
+@needs_pytorch
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
+def test_dropout_is_where_transformers_has_it(model_type, monkeypatch):
+    """The probabilities in the order of the forward pass, each kind of dropout with one of its own."""
+    import torch
+
+    from bert.engines.pytorch_model import Dropout
+
+    architecture = dataclasses.replace(
+        FAMILIES[model_type], hidden_dropout=0.11, attention_dropout=0.22, classifier_dropout=0.33
+    )
+    ours, theirs = [], []
+    factors = Dropout.factors
+    monkeypatch.setattr(Dropout, "factors", lambda self, x, p: ours.append(p) or factors(self, x, p))
+    engine = make_engine(architecture=architecture)
+    batch = make_rows([9, 5])
+    if architecture.type_vocab_size < 2:
+        batch = dataclasses.replace(batch, token_type_ids=np.zeros_like(batch.token_type_ids))
+    engine.forward_backward(batch, loss_scale=1.0, weight=1.0)
+    model = transformers_model(architecture, make_weights(architecture), 3, attn_implementation="eager").train()
+    functional = torch.nn.functional.dropout
+
+    def record(x, p=0.5, training=True, inplace=False):
+        if training and p:
+            theirs.append(p)
+        return functional(x, p, training, inplace)
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", record)
+    model(**transformers_inputs(architecture, batch))
+    assert ours == theirs
+    assert {0.11, 0.22, 0.33} == set(theirs)
 
 
 @needs_pytorch

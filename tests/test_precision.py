@@ -121,7 +121,7 @@ def test_bounds(verdicts, start, growth, backoff, interval):
         assert scaler.scale <= before or (finite and all(verdicts[number + 1 - interval : number + 1]))
         assert (event is not None) == (scaler.scale != before)
         if event:
-            assert "\n" not in event and f"{before:g} -> {scaler.scale:g}" in event
+            assert "\n" not in event and f"{before:.15g} -> {scaler.scale:.15g}" in event
 
 
 def test_a_static_scale_never_moves_but_gives_up():

@@ -163,6 +163,16 @@ def test_overflows_skip_and_halve_and_leave_rates_and_batches_alone():
     assert result.updates == 10
 
 
+def test_a_run_whose_every_update_was_skipped_fails():
+    with pytest.raises(RunError, match="every update was skipped"):
+        run(CountingEngine(norms=[math.inf] * 6), rows=12, batch_size=2, epochs=1, dtype="float16")
+
+
+def test_many_skipped_updates_are_warned_about(capsys):
+    run(CountingEngine(norms=[math.inf] * 3), rows=20, batch_size=2, epochs=1, dtype="float16")
+    assert "WARNING: 3 of 10 updates were skipped" in capsys.readouterr().out
+
+
 def test_the_scale_is_one_value_within_an_update_and_survives_epochs():
     engine = CountingEngine(norms=[1.0, math.inf])
     run(engine, rows=12, scaler=LossScaler(64.0), batch_size=2, accumulate=3, epochs=2, dtype="float16")

@@ -336,8 +336,17 @@ def fetched(monkeypatch, tmp_path):
     ],
 )
 def test_names_lead_to_the_hub(name, dataset, hub_id, fetched, tmp_path):
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / file).touch()
     folder, source = find_pretrained(name, dataset)
     assert fetched == [hub_id] and folder == tmp_path and hub_id in source
+
+
+def test_a_download_that_was_cut_short_is_taken_up_again(fetched, tmp_path):
+    """The hub's cache names a folder as soon as one file is in it."""
+    (tmp_path / "config.json").write_text("{}")
+    find_pretrained("someone/model")
+    assert fetched == ["someone/model"] * 2  # the cache, then the network
 
 
 def test_every_gluonnlp_model_of_glue_is_known():
@@ -460,11 +469,32 @@ def test_a_fresh_head_follows_the_seed(bert_folder):
     assert (first != other).all()
 
 
-def test_a_head_without_names_is_taken_in_the_tasks_order_and_it_is_said(tmp_path, make_model):
-    folder = make_model(tmp_path / "m", labels=["LABEL_0", "LABEL_1", "LABEL_2"])
-    weights, head = head_of(folder, "MNLI")
-    np.testing.assert_array_equal(weights["classifier.weight"], load_file(folder / "model.safetensors")["classifier.weight"])
+@pytest.mark.parametrize(
+    "name, rows", [("MNLI", [1, 0, 2]), ("RTE", [1, 0]), ("QNLI", [1, 0]), ("SST-2", [0, 1]), ("WNLI", [0, 1])]
+)
+def test_a_head_without_names_is_taken_in_the_hubs_order_and_it_is_said(name, rows, tmp_path, make_model):
+    """The hub's numbers: RTE and QNLI entailment, not_entailment; MNLI entailment, neutral, contradiction."""
+    folder = make_model(tmp_path / "m", labels=[f"LABEL_{row}" for row in range(len(rows))])
+    weights, head = head_of(folder, name)
+    stored = load_file(folder / "model.safetensors")["classifier.weight"]
+    np.testing.assert_array_equal(weights["classifier.weight"], stored[rows])
     assert not head.startswith("fresh") and "names no labels" in head
+
+
+@pytest.mark.parametrize(
+    "trained_on, task, kept",
+    [
+        ("MRPC", "QQP", False),
+        ("mrpc", "CoLA", False),
+        ("MNLI", "AX", True),
+        ("sst2", "SST-2", True),
+        ("my own", "SST-2", True),
+    ],
+)
+def test_a_head_of_another_task_is_not_taken_for_this_ones(trained_on, task, kept, tmp_path, make_model):
+    labels = find_task(task).labels
+    folder = make_model(tmp_path / "m", labels=list(labels), config={"finetuning_task": trained_on})
+    assert head_of(folder, task)[1].startswith("fresh") != kept
 
 
 @pytest.mark.parametrize("labels", [("A", "a"), ("a b", "a-b", "a_b"), ("No", "no", "yes")])

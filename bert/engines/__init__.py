@@ -7,6 +7,7 @@ imported when it has been chosen.
 import importlib
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import NamedTuple, Optional, Protocol, SupportsFloat
@@ -62,6 +63,7 @@ class Engine(Protocol):
 
     name: str  # "mxnet" | "pytorch"
     device: str  # for the log: "cuda:0 Tesla T4", "cpu, 2 threads"
+    range_changes: Sequence  # constants that were made to fit the low precision, each with a str() for the log
 
     def forward_backward(self, batch: Batch, *, loss_scale: float, weight: float) -> SupportsFloat:
         """Add the gradient of loss_scale * weight * (mean loss of the batch); dropout is on.

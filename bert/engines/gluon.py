@@ -86,7 +86,7 @@ def _on_cpu():
     return {
         "float32": Capability(True),
         "float16": Capability(False, "MXNet's float16 matrix products need a GPU"),
-        "bfloat16": Capability(True)
+        "bfloat16": Capability(True, "attention products in float32: MXNet has no others")
         if _processor_flags() >= AVX512
         else Capability(False, "MXNet's bfloat16 matrix products need a processor with AVX-512"),
     }

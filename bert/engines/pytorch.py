@@ -75,6 +75,7 @@ class PyTorchEngine:
     """bert.engines.Engine on PyTorch; `dtype` and `device` are torch's."""
 
     name = "pytorch"
+    range_changes = ()  # the model keeps its constants in float32
 
     def __init__(self, architecture, num_labels, *, dtype, device, seed, optimizer, epsilon, weight_decay):
         self.architecture = architecture

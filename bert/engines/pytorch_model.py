@@ -1,7 +1,8 @@
 """BERT, RoBERTa and DistilBERT for classification as one function of its weights, in PyTorch.
 
-The weights are a plain dict: canonical name -> float32 tensor. Mixed precision is spelled out where it happens: matrix
-products in the compute type, everything else in float32, as autocast does. Knows no optimizer and no batch source.
+The weights are a plain dict: canonical name -> float32 tensor. Mixed precision is spelled out where it happens, as in
+autocast: matrix products and what lies between two of them in the compute type; residual sums, LayerNorm and the loss in
+float32. Knows no optimizer and no batch source.
 """
 
 import math
@@ -41,7 +42,7 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
         return F.layer_norm(x, weight.shape, weight, bias, a.layer_norm_eps)
 
     def drop(x, probability):
-        return x if dropout is None else dropout(x, probability)
+        return x if dropout is None or probability == 0 else dropout(x, probability)
 
     def attention(x, layer, queries):
         """Every token of x (batch, length, hidden) attends; only the first `queries` of them are computed."""
@@ -79,7 +80,7 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
         # Only [CLS] is read from the last layer, so only [CLS] is computed there: the same logits for less work.
         queries = 1 if number == a.num_hidden_layers - 1 else length
         y = dense(attention(x.to(dtype), layer, queries), f"{layer}.attention.output.dense")
-        x = layer_norm(x[:, :queries] + drop(y, a.hidden_dropout), f"{layer}.attention.output.LayerNorm")
+        x = layer_norm(x[:, :queries] + drop(y, a.attention_output_dropout), f"{layer}.attention.output.LayerNorm")
         y = dense(act(dense(x.to(dtype), f"{layer}.intermediate.dense")), f"{layer}.output.dense")
         x = layer_norm(x + drop(y, a.hidden_dropout), f"{layer}.output.LayerNorm")
 
@@ -142,7 +143,7 @@ class Dropout:
         self.bits = np.random.SFC64(seed)
 
     def __call__(self, x, probability):
-        if x.device.type != "cpu" or not 0 < probability < 1:
+        if x.device.type != "cpu":
             return F.dropout(x, probability)
         return x * self.factors(x, probability)
 
@@ -153,6 +154,8 @@ class Dropout:
         its 16 bits, taken as a signed number, reach a threshold: the probability is exact to 2**-16.
         """
         dropped = round(probability * 2**16)
+        if dropped in (0, 2**16):  # then there is nothing to draw, and nothing to divide by
+            return torch.full_like(x, dropped == 0)
         threshold = dropped - 2**15
         numbers = torch.from_numpy(self.bits.random_raw(-(-x.numel() // 4)).view(np.int16))[: x.numel()].view(x.shape)
         keep = numbers.clamp_(threshold - 1, threshold).sub_(threshold - 1)  # 0 or 1; in place, as integers: fast
