@@ -30,7 +30,7 @@ setup(
     version=version,
     description="Fine-tune a pretrained BERT on GLUE in mixed precision, on MXNet or PyTorch",
     license="Apache-2.0",
-    python_requires=">=3.9",
+    python_requires=">=3.10",
     packages=["bert", "bert.engines"],
     py_modules=["finetune_classifier"],
     entry_points={"console_scripts": ["finetune-classifier=finetune_classifier:main"]},

@@ -1,4 +1,4 @@
-"""MXNet `.params` files without MXNet: a bounded reader, a writer, and GluonNLP's tensor names.
+"""MXNet `.params` files without MXNet: a bounded reader, and GluonNLP's tensor names.
 
 Format: `NDArray::Save` and `NDArray::Load` of MXNet 1.9.1, a list of arrays and a list of their names, little-endian.
 Knows nothing of engines; tensors are NumPy arrays, and names become the canonical ones of architecture.py.
@@ -16,7 +16,6 @@ from bert.architecture import HEAD, POOLER
 
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # V2 added a storage type, V3 allows zero dimensions and sizes
-CPU = 1  # the device type that a written array names
 DENSE = 0  # storage type
 TYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "u1", 4: "<i4", 5: "i1", 6: "<i8", 7: "?"}  # mshadow's type flags
 BFLOAT16 = 12
@@ -38,22 +37,6 @@ def read_params(path):
             return _read_list(_Reader(file, path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def write_params(path, tensors):
-    """Write name -> array (any of the types above) as a `.params` file that MXNet loads."""
-    flags = {np.dtype(code): flag for flag, code in TYPES.items()}
-    with open(path, "wb") as file:
-        file.write(struct.pack("<QQQ", LIST_MAGIC, 0, len(tensors)))
-        for tensor in tensors.values():
-            array = np.ascontiguousarray(tensor)
-            header = struct.pack(f"<Iii{array.ndim}q", V2, DENSE, array.ndim, *array.shape)
-            file.write(header + struct.pack("<iii", CPU, 0, flags[array.dtype.newbyteorder("<")]))
-            file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
-        file.write(struct.pack("<Q", len(tensors)))
-        for name in tensors:
-            encoded = name.encode()
-            file.write(struct.pack("<Q", len(encoded)) + encoded)
 
 
 class _Reader:
@@ -153,9 +136,6 @@ _CELL_BLOCKS = {
     "ffn.layer_norm": "output.LayerNorm",
 }
 _KINDS = {"gamma": "weight", "beta": "bias"}  # LayerNorm's
-_GLUON_BLOCKS, _GLUON_CELL_BLOCKS, _GLUON_KINDS = (
-    {ours: theirs for theirs, ours in names.items()} for names in (_BLOCKS, _CELL_BLOCKS, _KINDS)
-)
 # Heads of pretraining: next sentence prediction and the masked language model.
 _PRETRAINING = re.compile(r"decoder\.|classifier\.(weight|bias)$")
 
@@ -213,37 +193,6 @@ def from_gluon(tensors, architecture):
         weights[POSITIONS] = np.concatenate([unused, weights[POSITIONS]])
         weights[TOKEN_TYPES] = np.zeros((architecture.type_vocab_size, architecture.hidden_size), np.float32)
     return weights
-
-
-def to_gluon(weights, architecture):
-    """GluonNLP's tensors, named as BERTClassifier or RoBERTaClassifier with a dropout saves them.
-
-    For RoBERTa the token type, which GluonNLP lacks, is added to every position: the same sums, so the same logits.
-    """
-    roberta = architecture.model_type == "roberta"
-    weights = dict(weights)
-    weights[POSITIONS] = weights[POSITIONS][architecture.position_offset :]
-    if roberta:
-        weights[POSITIONS] = weights[POSITIONS] + weights.pop(TOKEN_TYPES)[0]
-    return {gluon_name(name, roberta): tensor for name, tensor in weights.items()}
-
-
-def gluon_name(name, roberta):
-    """The name of a canonical tensor in GluonNLP's BERTClassifier or RoBERTaClassifier, built with a dropout."""
-    if name in HEAD:
-        return name.replace("classifier", "classifier.3" if roberta else "classifier.1")
-    if name in POOLER and roberta:
-        return name.replace("bert.pooler.dense", "classifier.1")
-    model = "roberta." if roberta else "bert."
-    if name == POSITIONS:
-        return model + "encoder.position_weight"
-    block, _, kind = name.rpartition(".")
-    if block.endswith("LayerNorm"):
-        kind = _GLUON_KINDS[kind]
-    layer = re.match(r"bert\.encoder\.layer\.(\d+)\.(.+)$", block)
-    if layer:
-        return f"{model}encoder.transformer_cells.{layer[1]}.{_GLUON_CELL_BLOCKS[layer[2]]}.{kind}"
-    return f"{model}{_GLUON_BLOCKS[block]}.{kind}"
 
 
 def gluon_config(tensors, bert_model, path):

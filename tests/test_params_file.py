@@ -4,11 +4,12 @@ import struct
 
 import numpy as np
 import pytest
+from params_writer import gluon_name, to_gluon, write_params
 
 from bert import InputError
 from bert.architecture import Architecture, parameter_shapes
 from bert.engines import gluon
-from bert.params_file import canonical_names, from_gluon, gluon_name, read_params, to_gluon, write_params
+from bert.params_file import canonical_names, from_gluon, read_params
 
 usable = gluon.capabilities(None)["float32"]
 needs_mxnet = pytest.mark.skipif(not usable.available, reason=usable.note)
