@@ -920,3 +920,9 @@ def test_a_signal_ends_a_run_with_one_line_and_a_whole_log(stop, bert_folder, gl
     assert [line for line in lines if line.startswith("error: ")] == [lines[-1]] and "Traceback" not in err.decode()
     records, _ = log_of(tmp_path / "run")
     assert [record["step"] for record in records] == list(range(1, len(records) + 1)) and records
+
+
+def test_a_missing_folder_is_named_by_the_tasks_own_first_file(refused, mnli, tmp_path):
+    flags = ["--task_name", "MNLI", "--data_dir", tmp_path, "--only_inference", "--engine", "pytorch"]
+    message = refused(*flags, "--model_parameters", mnli.folder / "model", "--output_dir", tmp_path / "out")
+    assert str(tmp_path / "MNLI") in message and "diagnostic" not in message

@@ -625,3 +625,8 @@ def test_the_padding_share_is_the_share_of_padding(lengths, batch_size, round_to
     cells = sum(batch.input_ids.size for batch in batches)
     padding = sum(int((batch.input_ids == PAD).sum()) for batch in batches)
     assert padding_share(features, order, round_to=round_to, max_len=64) == pytest.approx(padding / cells)
+
+
+def test_a_score_that_float32_cannot_hold_is_named_with_its_line(tmp_path):
+    path = write(tmp_path, "own.tsv", "text\tlabel\na\t0.5\nb\t1e39\n")
+    assert "own.tsv:3:" in refusal(path, own_task({"train": path}, labels=()))

@@ -344,3 +344,19 @@ def test_the_description_tells_kind_casing_and_size(tmp_path, make_model, tokeni
     for one, lower in [(tokenizer, True), (cased, False)]:
         assert str(size) in one.description and "vocab.txt" in one.description
         assert ("lower" in one.description) == lower
+
+
+def test_where_two_files_disagree_on_casing_the_settings_win_as_in_transformers(tmp_path, make_model):
+    from transformers import AutoTokenizer
+
+    folder = tmp_path / "m"
+    build(folder, make_model).backend.save(str(folder / "tokenizer.json"))
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    content["normalizer"]["lowercase"] = True
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    for lower in (True, False):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lower}), encoding="utf-8")
+        tokenizer = load_tokenizer(folder, read_config(folder)[1])
+        theirs = AutoTokenizer.from_pretrained(folder)("Hello", add_special_tokens=False)["input_ids"]
+        assert tokenizer.encode(["Hello"])[0] == theirs
+        assert ("hello" in tokenizer.tokens(theirs)) == lower

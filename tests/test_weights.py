@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -652,6 +653,24 @@ def test_a_failed_save_leaves_the_older_model(tmp_path, make_model, monkeypatch)
         save(tmp_path / "saved", source, "MNLI", seed=9)
     assert (tmp_path / "saved" / "model.safetensors").read_bytes() == before
     assert (tmp_path / "saved" / "config.json").is_file()
+
+
+def test_a_stop_between_the_two_renames_leaves_a_whole_model(tmp_path, make_model, monkeypatch):
+    """The older model is moved aside, not deleted, before the new one takes its place."""
+    source = make_model(tmp_path / "m")
+    save(tmp_path / "saved", source, "MNLI")
+    before = (tmp_path / "saved" / "model.safetensors").read_bytes()
+    rename = Path.rename
+
+    def stop(self, target):
+        if self.name == "saved.partial":
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", stop)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path / "saved", source, "MNLI", seed=9)
+    assert (tmp_path / "saved.old" / "model.safetensors").read_bytes() == before
 
 
 def test_the_architecture_is_the_same_after_saving(tmp_path, make_model):
