@@ -86,6 +86,10 @@ def load_splits(task, data_dir, *, train, tokenizer, max_len):
 
     To train, the train and dev files must be there; to predict only, any one file is enough.
     """
+
+    def missing(path):
+        return InputError(f"{path}: no such file; put {task.name}'s files there, or name their folder by --data_dir")
+
     loaded, lines = {}, []
     required = task.split_names("train") + task.split_names("dev") if train else []
     for name in required + [name for name in task.splits if name not in required and name != "train"]:
@@ -93,9 +97,7 @@ def load_splits(task, data_dir, *, train, tokenizer, max_len):
         path = next((path for path in paths if path.exists()), None)
         if path is None:
             if name in required:
-                raise InputError(
-                    f"{paths[0]}: no such file; put {task.name}'s files there, or name their folder by --data_dir"
-                )
+                raise missing(paths[0])
             if not task.splits[name].optional:
                 lines.append(f"{paths[0]}: not there, so nothing is done for {name}")
             continue
@@ -104,8 +106,7 @@ def load_splits(task, data_dir, *, train, tokenizer, max_len):
         features = encode(examples, tokenizer, labels=task.labels, max_len=max_len, description=f"tokenize {name}")
         loaded[name] = LoadedSplit(path, examples, features)
     if not loaded:
-        first = Path(data_dir) / next(iter(task.splits.values())).files[0]
-        raise InputError(f"{first}: no such file; put {task.name}'s files there, or name their folder by --data_dir")
+        raise missing(Path(data_dir) / next(iter(task.splits.values())).files[0])
     return loaded, lines
 
 

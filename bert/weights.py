@@ -185,7 +185,7 @@ def _download(hub_id):
     try:
         try:
             folder = Path(snapshot_download(hub_id, allow_patterns=patterns, local_files_only=True))
-            if not ((folder / "config.json").is_file() and any((folder / name).is_file() for name in _WEIGHT_FILES)):
+            if not (folder / "config.json").is_file() or _weight_file(folder) is None:
                 raise FileNotFoundError("an earlier download was cut short")
             return folder
         except OSError:
@@ -195,6 +195,11 @@ def _download(hub_id):
             f"--bert_model: {hub_id} cannot be fetched ({type(error).__name__}); where there is a network run "
             f"'hf download {hub_id} --local-dir FOLDER', then use --bert_model FOLDER"
         ) from None
+
+
+def _weight_file(folder):
+    """The weights in a Hugging Face folder, or None."""
+    return next((folder / name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
 
 
 def read_json(path):
@@ -258,8 +263,9 @@ def load_pretrained(*, bert_model, bert_dataset=None, pretrained_bert_parameters
 
 def _read_gluon(path, bert_model, source):
     """The Pretrained in a GluonNLP .params file with its vocabulary beside it: the shapes say what no configuration does."""
-    config = gluon_config(read_params(path), bert_model, path)
-    return _pretrained(source, path.parent, path, config, read_architecture(config, str(path)))
+    raw = read_params(path)
+    config = gluon_config(raw, bert_model, path)
+    return _pretrained(source, path.parent, path, raw, config, read_architecture(config, str(path)))
 
 
 def read_pretrained(folder, source, weight_file=None):
@@ -267,21 +273,20 @@ def read_pretrained(folder, source, weight_file=None):
     tensor that is missing or misshapen."""
     folder = Path(folder)
     config, architecture = read_config(folder)
-    path = weight_file or next(
-        (p for p in (folder / "model.safetensors", folder / "pytorch_model.bin") if p.is_file()), None
-    )
+    path = weight_file or _weight_file(folder)
     if path is None:
         raise InputError(f"{folder}: neither {' nor '.join(_WEIGHT_FILES)} is there")
-    return _pretrained(source, folder, path, config, architecture)
+    raw = read_params(path) if path.suffix == ".params" else read_tensors(path)
+    return _pretrained(source, folder, path, raw, config, architecture)
 
 
-def _pretrained(source, folder, path, config, architecture):
+def _pretrained(source, folder, path, raw, config, architecture):
+    """The Pretrained from a file's tensors under their own names, checked against the architecture."""
     if path.suffix == ".params":
-        raw = read_params(path)
         tensors = from_gluon(raw, architecture)
         unused = len(raw) - len(tensors)
     else:
-        tensors, unused = to_canonical(read_tensors(path), architecture)
+        tensors, unused = to_canonical(raw, architecture)
     head = tensors.get(HEAD[0])
     rows = len(head) if head is not None and head.ndim == 2 else 0
     shapes = parameter_shapes(architecture, max(1, rows))

@@ -319,7 +319,7 @@ def transformers_model(architecture, weights, num_labels, **options):
             num_attention_heads=a.num_attention_heads,
             intermediate_size=a.intermediate_size,
             type_vocab_size=a.type_vocab_size,
-            hidden_act={"gelu": "gelu", "gelu_tanh": "gelu_new"}[a.hidden_act],
+            hidden_act={"gelu_tanh": "gelu_new"}.get(a.hidden_act, a.hidden_act),
             layer_norm_eps=a.layer_norm_eps,
             pad_token_id=a.pad_token_id,
             hidden_dropout_prob=a.hidden_dropout,

@@ -18,6 +18,7 @@ if not usable.available:
 
 import mxnet as mx
 from gluon_cases import assert_same, batch, engine, rows, step, tiny, weights
+from test_engines import transformers_model
 
 from bert.engines import gluon_engine
 
@@ -34,46 +35,13 @@ def test_under_amp(checks):
 # --------------------------------------------------------------------------------------------------- model
 
 
-def transformers_model(architecture, num_labels, tensors):
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    a, roberta = architecture, architecture.model_type == "roberta"
-    config = (transformers.RobertaConfig if roberta else transformers.BertConfig)(
-        vocab_size=a.vocab_size,
-        hidden_size=a.hidden_size,
-        num_hidden_layers=a.num_hidden_layers,
-        num_attention_heads=a.num_attention_heads,
-        intermediate_size=a.intermediate_size,
-        max_position_embeddings=a.max_position_embeddings,
-        type_vocab_size=a.type_vocab_size,
-        pad_token_id=a.pad_token_id,
-        hidden_act={"gelu_tanh": "gelu_new"}.get(a.hidden_act, a.hidden_act),
-        layer_norm_eps=a.layer_norm_eps,
-        hidden_dropout_prob=0,
-        attention_probs_dropout_prob=0,
-        num_labels=num_labels,
-    )
-    if roberta:
-        model = transformers.RobertaForSequenceClassification(config)
-        renamed = {"bert.pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
-        tensors = {
-            renamed[block] + "." + kind if block in renamed else name.replace("bert.", "roberta.", 1): tensor
-            for name, tensor in tensors.items()
-            for block, _, kind in [name.rpartition(".")]
-        }
-    else:
-        model = transformers.BertForSequenceClassification(config)
-    model.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
-    return model
-
-
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh", "relu"])
 @pytest.mark.parametrize("model_type", ["bert", "roberta"])
 def test_logits_equal_transformers(model_type, hidden_act):
     torch = pytest.importorskip("torch")
     architecture = tiny(model_type, hidden_act=hidden_act)
     ours, data = engine(architecture), batch(architecture=architecture)
-    model = transformers_model(architecture, 3, ours.get_weights()).eval()
+    model = transformers_model(architecture, ours.get_weights(), 3).eval()
     with torch.no_grad():
         theirs = model(
             input_ids=torch.from_numpy(data.input_ids).long(),
@@ -91,7 +59,7 @@ def test_adamw_equals_torch(model_type):
     torch = pytest.importorskip("torch")
     architecture = tiny(model_type)
     ours, data = engine(architecture, weight_decay=0.1), batch(architecture=architecture)
-    model = transformers_model(architecture, 3, ours.get_weights()).train()
+    model = transformers_model(architecture, ours.get_weights(), 3).train()
     decayed = [p for name, p in model.named_parameters() if has_weight_decay(name)]
     others = [p for name, p in model.named_parameters() if not has_weight_decay(name)]
     groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0}]
