@@ -35,8 +35,8 @@ def make_batching(config, architecture):
     """The Batching of a run; InputError where --max_len goes beyond the model's positions."""
     if config.max_len > architecture.max_length:
         raise InputError(f"--max_len is {config.max_len}, but the model has positions for {architecture.max_length} tokens")
-    # Tensor cores want multiples of 8; on a CPU the padding would cost more than it gains.
-    round_to = config.max_len if config.pad else config.round_to or (1 if config.gpu is None else 8)
+    # Matrix units want multiples of 8, and few different shapes are few sets of buffers and kernels.
+    round_to = config.max_len if config.pad else config.round_to or 8
     return Batching(pad_id=architecture.pad_token_id, round_to=round_to, max_len=config.max_len)
 
 

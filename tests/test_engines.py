@@ -94,6 +94,23 @@ def assert_same(left, right):
         np.testing.assert_array_equal(left[name], right[name], err_msg=name)
 
 
+@pytest.fixture(params=["kernels", "plain"], autouse=True)
+def operators(request, monkeypatch):
+    """Everything here holds with the CPU kernels, and with PyTorch's own operators where those could not be built."""
+    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("name") == "mxnet":
+        if request.param == "plain":
+            pytest.skip("the kernels are the PyTorch engine's")
+    elif installed("pytorch"):
+        import torch
+
+        from bert.engines import kernels
+
+        if request.param == "plain":
+            monkeypatch.setattr(kernels, "available", lambda device: False)
+        elif not kernels.available(torch.device("cpu")):
+            pytest.skip("the CPU kernels are not built: no C++ compiler when the package was installed")
+
+
 # --- the contract ------------------------------------------------------------------------------------------------
 
 
@@ -458,24 +475,6 @@ def test_padding_is_invisible_in_every_precision(dtype, training):
 
 
 @needs_pytorch
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("probability", [0.1, 0.5])
-def test_cpu_dropout_keeps_the_right_share_and_the_mean(probability, dtype):
-    import torch
-
-    from bert.engines.pytorch_model import Dropout
-
-    y = Dropout(0).factors(torch.empty(400, 1001, dtype=getattr(torch, dtype)), probability).float()
-    kept = (y != 0).float().mean().item()
-    assert kept == pytest.approx(1 - probability, abs=5 * math.sqrt(probability * (1 - probability) / y.numel()))
-    assert y.max().item() == pytest.approx(1 / (1 - probability), rel=LOW.get(dtype, 1e-4))
-    columns = (y != 0).float().mean(0)  # no column, and no pair of neighbours, is special
-    assert columns.std().item() < 1.5 * math.sqrt(probability * (1 - probability) / 400)
-    both = ((y[:, 1:] == 0) & (y[:, :-1] == 0)).float().mean().item()
-    assert both == pytest.approx(probability**2, abs=0.005)
-
-
-@needs_pytorch
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "distilbert"])
 def test_dropout_is_where_transformers_has_it(model_type, monkeypatch):
     """The probabilities in the order of the forward pass, each kind of dropout with one of its own."""
@@ -487,8 +486,8 @@ def test_dropout_is_where_transformers_has_it(model_type, monkeypatch):
         FAMILIES[model_type], hidden_dropout=0.11, attention_dropout=0.22, classifier_dropout=0.33
     )
     ours, theirs = [], []
-    factors = Dropout.factors
-    monkeypatch.setattr(Dropout, "factors", lambda self, x, p: ours.append(p) or factors(self, x, p))
+    key = Dropout.key
+    monkeypatch.setattr(Dropout, "key", lambda self, p: key(self, p) and (ours.append(p) or key(self, p)))
     engine = make_engine(architecture=architecture)
     batch = make_rows([9, 5])
     if architecture.type_vocab_size < 2:
@@ -506,36 +505,6 @@ def test_dropout_is_where_transformers_has_it(model_type, monkeypatch):
     model(**transformers_inputs(architecture, batch))
     assert ours == theirs
     assert {0.11, 0.22, 0.33} == set(theirs)
-
-
-@needs_pytorch
-@pytest.mark.parametrize("queries", [1, 9])
-@pytest.mark.parametrize("padded", [False, True])
-def test_cpu_attention_equals_torchs_own_forward_and_backward(queries, padded):
-    """With dropout factors of 1 against scaled_dot_product_attention, in float64."""
-    import torch
-    import torch.nn.functional as F
-
-    from bert.engines.pytorch_model import _CpuAttention
-
-    class KeepAll:
-        def factors(self, x, probability):
-            return torch.ones_like(x)
-
-    torch.manual_seed(1)
-    q, k, v = (torch.randn(3, rows, 8, dtype=torch.float64, requires_grad=True) for rows in (queries, 9, 9))
-    mask = torch.zeros(3, 1, 1, 9, dtype=torch.float64)
-    mask[1, :, :, 4:] = -math.inf
-    mask = mask if padded else None
-    ours = _CpuAttention.apply(q, k, v, mask, 2, KeepAll(), 0.1)
-    split = (tensor.view(3, -1, 2, 4).transpose(1, 2) for tensor in (q, k, v))
-    theirs = F.scaled_dot_product_attention(*split, attn_mask=mask).transpose(1, 2).reshape(3, queries, 8)
-    torch.testing.assert_close(ours, theirs)
-    upstream = torch.randn_like(ours)
-    for mine, reference in zip(
-        torch.autograd.grad(ours, (q, k, v), upstream), torch.autograd.grad(theirs, (q, k, v), upstream)
-    ):
-        torch.testing.assert_close(mine, reference)
 
 
 @needs_pytorch

@@ -5,6 +5,7 @@ and no policy: it is told the learning rate and the loss scale of every update.
 """
 
 import ctypes
+import math
 import sys
 
 import numpy as np
@@ -13,8 +14,8 @@ import torch.nn.functional as F
 
 from bert import InputError
 from bert.architecture import check_weights, has_weight_decay, parameter_shapes
-from bert.engines import Update, peak_resident_memory
-from bert.engines.pytorch_model import WORD_EMBEDDINGS, Dropout, classify
+from bert.engines import Update, kernels, peak_resident_memory
+from bert.engines.pytorch_model import WORD_EMBEDDINGS, Dropout, Weights, classify
 from bert.precision import DTYPES, Capability
 
 # A step counter this high makes both of Adam's bias corrections exactly 1 in float32: AdamW becomes BERTAdam.
@@ -88,7 +89,8 @@ class PyTorchEngine:
             self.device = f"{device} {torch.cuda.get_device_name(device)}"
         self.shapes = parameter_shapes(architecture, num_labels)
         self.regression = num_labels == 1
-        self.weights = {name: torch.zeros(shape, device=device, requires_grad=True) for name, shape in self.shapes.items()}
+        self.model_weights = Weights(self.shapes, dtype=dtype, device=device)
+        self.weights = self.model_weights.masters
         decayed = [weight for name, weight in self.weights.items() if has_weight_decay(name)]
         others = [weight for name, weight in self.weights.items() if not has_weight_decay(name)]
         self.optimizer = torch.optim.AdamW(
@@ -103,7 +105,8 @@ class PyTorchEngine:
                 "exp_avg": torch.zeros_like(weight),
                 "exp_avg_sq": torch.zeros_like(weight),
             }
-        self._word_gradient = None
+        words = self.weights[WORD_EMBEDDINGS]
+        self._seen = torch.zeros(len(words), dtype=torch.bool)  # rows of the table that have had a gradient
         self.dropout = Dropout(seed)
         torch.manual_seed(seed)  # for dropout on a GPU
 
@@ -118,12 +121,16 @@ class PyTorchEngine:
         return loss.detach()
 
     def apply_gradients(self, *, learning_rate, max_grad_norm, loss_scale):
+        apply = self._apply_with_kernels if kernels.available(self._device) else self._apply_with_torch
+        norm = apply(learning_rate, max_grad_norm, loss_scale)
+        self.optimizer.zero_grad(set_to_none=True)
+        return Update(grad_norm=norm)
+
+    def _apply_with_torch(self, learning_rate, max_grad_norm, loss_scale):
         words = self.weights[WORD_EMBEDDINGS]
-        rows = self._spread_word_gradient() if words.grad.is_sparse else None
-        gradients = [weight.grad for weight in self.weights.values() if rows is None or weight is not words]
-        if rows is not None:
-            gradients.append(words.grad[rows])
-        norm = torch.stack(torch._foreach_norm(gradients)).norm() / loss_scale
+        if words.grad.is_sparse:
+            words.grad = words.grad.to_dense()
+        norm = _norm(weight.grad for weight in self.weights.values()) / loss_scale
         clip = torch.clamp(max_grad_norm / norm, max=1.0) if max_grad_norm else torch.ones_like(norm)
         # The fused kernel divides the gradients by grad_scale and does nothing at all where found_inf is 1. Both stay on
         # the device, so that an update whose verdict nobody asks for costs no wait.
@@ -132,24 +139,48 @@ class PyTorchEngine:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
-        if rows is not None:
-            words.grad[rows] = 0
-        self.optimizer.zero_grad(set_to_none=True)
-        return Update(grad_norm=norm)
+        self.model_weights.changed()
+        return norm
 
-    def _spread_word_gradient(self):
-        """Turn the word embeddings' sparse gradient into a dense one in a table that is kept and is zero elsewhere.
-
-        Returns the rows that are not zero. Filling and reading the whole table, most of a small model, would cost more
-        than the whole backward pass of a short batch.
-        """
+    def _apply_with_kernels(self, learning_rate, max_grad_norm, loss_scale):
+        """The same on a CPU: the word embeddings' gradient stays the few rows that occur, of a table that is most of a small
+        model, and the copies for the products are rounded in passing."""
         words = self.weights[WORD_EMBEDDINGS]
-        if self._word_gradient is None:
-            self._word_gradient = torch.zeros_like(words)
-        rows, values = words.grad._indices()[0], words.grad._values()
-        self._word_gradient.index_add_(0, rows, values)
-        words.grad = self._word_gradient
-        return torch.unique(rows)
+        rows, places = torch.unique(words.grad._indices()[0], return_inverse=True)
+        word_gradient = torch.zeros(len(rows), words.shape[1]).index_add_(0, places, words.grad._values())
+        gradients = [word_gradient if weight is words else weight.grad for weight in self.weights.values()]
+        norm = float(_norm(gradients)) / loss_scale
+        if not math.isfinite(norm):
+            return norm
+        clip = min(1.0, max_grad_norm / norm) if max_grad_norm and norm else 1.0
+        slots = torch.full((len(words),), -1, dtype=torch.int32)
+        slots[rows] = torch.arange(len(rows), dtype=torch.int32)
+        self._seen[rows] = True
+        gradients = dict(zip(self.weights, gradients))
+        names = {id(weight): name for name, weight in self.weights.items()}
+        for group in self.optimizer.param_groups:
+            beta1, beta2 = group["betas"]
+            states = [self.optimizer.state[weight] for weight in group["params"]]
+            torch._foreach_add_([state["step"] for state in states], 1)
+            step = float(states[0]["step"])
+            adam = kernels.Adam(
+                scale=clip / loss_scale,
+                decay=1 - learning_rate * group["weight_decay"],
+                beta2=beta2,
+                rest1=1 - beta1,
+                rest2=1 - beta2,
+                step_size=learning_rate / (1 - beta1**step),
+                correction=(1 - beta2**step) ** -0.5,
+                epsilon=group["eps"],
+            )
+            for weight, state in zip(group["params"], states):
+                name = names[id(weight)]
+                moments = state["exp_avg"], state["exp_avg_sq"]
+                if weight is words:
+                    kernels.adamw_rows(adam, weight, gradients[name], slots, self._seen, *moments)
+                else:
+                    kernels.adamw(adam, weight, gradients[name].contiguous(), *moments, self.model_weights.low(name))
+        return norm
 
     def predict(self, batch):
         with torch.inference_mode():
@@ -163,6 +194,7 @@ class PyTorchEngine:
         with torch.no_grad():
             for name, weight in self.weights.items():
                 weight.copy_(torch.from_numpy(np.asarray(weights[name], np.float32)))
+            self.model_weights.changed()
 
     def state_dict(self):
         state = {
@@ -170,7 +202,7 @@ class PyTorchEngine:
             for name, weight in self.weights.items()
             for kind, tensor in self.optimizer.state[weight].items()
         }
-        state["random/cpu"] = self.dropout.bits.state["state"]["state"]
+        state["random/cpu"] = self.dropout.random.state["state"]["state"]
         if self._device.type == "cuda":
             state["random/cuda"] = torch.cuda.get_rng_state(self._device).numpy()
         return state
@@ -181,8 +213,10 @@ class PyTorchEngine:
                 if f"{kind}/{name}" not in state:
                     raise InputError(f"training state: {kind} of {name} is missing")
                 tensor.copy_(torch.from_numpy(np.asarray(state[f"{kind}/{name}"])))
-        bits = self.dropout.bits
-        bits.state = {**bits.state, "state": {"state": np.asarray(state["random/cpu"], np.uint64)}}
+        words = self.optimizer.state[self.weights[WORD_EMBEDDINGS]]
+        self._seen = (words["exp_avg_sq"] != 0).any(1).cpu() | (words["exp_avg"] != 0).any(1).cpu()
+        random = self.dropout.random
+        random.state = {**random.state, "state": {"state": np.asarray(state["random/cpu"], np.uint64)}}
         if self._device.type == "cuda":
             torch.cuda.set_rng_state(torch.from_numpy(state["random/cuda"]), self._device)
 
@@ -194,12 +228,11 @@ class PyTorchEngine:
     def _logits(self, batch, *, training):
         padded = batch.valid_length.min() < batch.input_ids.shape[1]
         return classify(
-            self.weights,
+            self.model_weights,
             self.architecture,
             self._tensor(batch.input_ids).long(),
             self._tensor(batch.token_type_ids).long(),
-            self._tensor(batch.valid_length) if padded else None,
-            dtype=self.dtype,
+            self._tensor(batch.valid_length).long() if padded else None,
             dropout=self.dropout if training else None,
         )
 
@@ -207,6 +240,11 @@ class PyTorchEngine:
         tensor = torch.from_numpy(array)
         # A copy from pinned memory runs beside the kernels before it; from ordinary memory the device would wait.
         return tensor if self._device.type == "cpu" else tensor.pin_memory().to(self._device, non_blocking=True)
+
+
+def _norm(tensors):
+    """The L2 norm of all of them together."""
+    return torch.stack(torch._foreach_norm(list(tensors))).norm()
 
 
 def _keep_freed_memory():

@@ -1,0 +1,194 @@
+"""Loads kernels.cpp, the fused CPU code between two matrix products, and calls it with tensors.
+
+Installing the package builds one library for each instruction set, where there is a C++ compiler. Without one `available`
+says no, and the model uses PyTorch's own operators. Knows nothing of gradients' bookkeeping or of the model.
+"""
+
+import ctypes
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+_TYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+class DropoutKey(ctypes.Structure):
+    """Which elements of one tensor are dropped: the same key gives the same ones again."""
+
+    _fields_ = [
+        ("key0", ctypes.c_uint32),
+        ("key1", ctypes.c_uint32),
+        ("threshold", ctypes.c_uint32),  # of 2**16: an element whose 16 random bits are below is dropped
+        ("scale", ctypes.c_float),
+    ]
+
+
+class Adam(ctypes.Structure):
+    """What one update of AdamW needs beside the tensors; see kernels.cpp."""
+
+    _fields_ = [
+        (name, ctypes.c_float)
+        for name in ("scale", "decay", "beta2", "rest1", "rest2", "step_size", "correction", "epsilon")
+    ]
+
+
+@cache
+def _library():
+    """The library for this CPU, or None."""
+    # PyTorch's own choice of instructions: its AVX512 and AVX2 mean what x86-64-v4 and v3 mean to the compiler.
+    instructions = torch.backends.cpu.get_cpu_capability().lower()
+    spec = find_spec(f"bert.engines._kernels_{instructions}")
+    if spec is None:
+        return None
+    try:
+        library = ctypes.CDLL(spec.origin)
+        library.source_digest.restype = ctypes.c_char_p
+        source = Path(__file__).with_suffix(".cpp").read_bytes()
+        if library.source_digest().decode() != sha256(source).hexdigest():
+            return None  # built from another version: its functions may want other arguments
+        # Any function of the library also finds those of the libraries it is linked with: here PyTorch's OpenMP.
+        openmp = ctypes.CDLL(str(next(Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"))))
+        team = ctypes.cast(openmp.GOMP_parallel, ctypes.c_void_p)
+    except (OSError, AttributeError, StopIteration):
+        return None
+    library.set_team(team)
+    library.grain.restype = ctypes.c_int64
+    return library
+
+
+def available(device):
+    """Whether the kernels can be used for tensors on `device`."""
+    return device.type == "cpu" and _library() is not None
+
+
+def _call(name, dtype, *arguments):
+    """Tensors go as pointers, ints as int64, floats as float32; the number of threads comes last."""
+    converted = [
+        ctypes.c_void_p(argument.data_ptr())
+        if isinstance(argument, torch.Tensor)
+        else ctypes.byref(argument)
+        if isinstance(argument, ctypes.Structure)
+        else ctypes.c_int64(argument)
+        if isinstance(argument, int)
+        else ctypes.c_float(argument)
+        if isinstance(argument, float)
+        else argument  # None: a null pointer
+        for argument in arguments
+    ]
+    getattr(_library(), f"{name}_{_TYPES[dtype]}" if dtype else name)(*converted, ctypes.c_int(torch.get_num_threads()))
+
+
+def _pieces(rows):
+    return -(-rows // _library().grain())
+
+
+def add_norm(x, y, weight, bias, eps, key):
+    """LayerNorm(x + dropout(y)) as float32 and in the type of y, and the rows' mean and 1 / standard deviation.
+
+    x (rows, n) float32, whose rows may lie apart; y (rows, n).
+    """
+    rows, n = y.shape
+    out, low = torch.empty(rows, n), torch.empty_like(y)
+    mean, rstd = torch.empty(rows), torch.empty(rows)
+    _call("add_norm", y.dtype, x, x.stride(0), y, weight, bias, eps, key, out, low, mean, rstd, rows, n)
+    return out, low, mean, rstd
+
+
+def add_norm_backward(grad, grad_low, x, y, weight, key, mean, rstd):
+    """From the gradients of add_norm's results, in place, those of x (float32) and y; and those of weight and bias."""
+    rows, n = y.shape
+    partials = torch.empty(_pieces(rows), 2, n)
+    _call("add_norm_backward", y.dtype, grad, grad_low, x, x.stride(0), y, weight, key, mean, rstd, partials, rows, n)
+    return grad, grad_low, *partials.sum(0)
+
+
+def dropout(x, dtype, key):
+    """dropout(x) of x (rows, n) float32, as float32 and in `dtype`."""
+    out, low = torch.empty_like(x), torch.empty_like(x, dtype=dtype)
+    _call("drop", dtype, x, None, key, out, low, *x.shape)
+    return out, low
+
+
+def dropout_backward(grad, grad_low, key):
+    """The gradient of x (float32), from those of both results of dropout."""
+    grad_x = torch.empty_like(grad)
+    _call("drop", grad_low.dtype, grad, grad_low, key, grad_x, None, *grad.shape)
+    return grad_x
+
+
+def softmax_dropout(scores, valid_length, rows_per_valid, scale, key):
+    """shares = softmax(scale * scores) over the first valid_length columns (None: over all), in place; and dropout(shares).
+
+    scores (rows, n); each of `valid_length` (int64) holds for `rows_per_valid` rows.
+    """
+    rows, n = scores.shape
+    dropped = torch.empty_like(scores)
+    _call("softmax_dropout", scores.dtype, scores, valid_length, rows_per_valid, scale, key, dropped, rows, n)
+    return scores, dropped
+
+
+def softmax_dropout_backward(grad, shares, scale, key):
+    """The scores' gradient, in place of that of dropout(shares), both (rows, n)."""
+    _call("softmax_dropout_backward", shares.dtype, grad, shares, scale, key, *shares.shape)
+    return grad
+
+
+def gelu_backward(grad, x):
+    """The gradient of x, in place of that of gelu(x), both (rows, n), and its sums over the rows (float32)."""
+    rows, n = x.shape
+    partials = torch.empty(_pieces(rows), n)
+    _call("gelu_backward", x.dtype, grad, x, partials, rows, n)
+    return grad, partials.sum(0)
+
+
+def column_sums(x):
+    """Sums over the rows of x (rows, n), float32."""
+    rows, n = x.shape
+    partials = torch.empty(_pieces(rows), n)
+    _call("column_sums", x.dtype, x, partials, rows, n)
+    return partials.sum(0)
+
+
+def adamw(adam, weight, gradient, exp_avg, exp_avg_sq, low):
+    """One update of a float32 tensor in place, and of `low`, its copy in another type (None: there is none)."""
+    dtype = torch.float32 if low is None else low.dtype
+    _call("adamw", dtype, adam, weight, gradient, exp_avg, exp_avg_sq, low, weight.numel())
+
+
+def adamw_rows(adam, weight, gradient, slots, seen, exp_avg, exp_avg_sq):
+    """The same for a table (rows, n) with gradients for few of its rows: gradient[slots[i]] is row i's; -1: it has none.
+
+    slots (rows,) int32; seen (rows,) bool: the rows whose moments are not zero.
+    """
+    _call("adamw_rows", None, adam, weight, gradient, slots, seen, exp_avg, exp_avg_sq, *weight.shape)
+
+
+def transposed(x):
+    """x (rows, n) of 16-bit numbers as (n, rows), with no gaps."""
+    rows, n = x.shape
+    out = torch.empty(n, rows, dtype=x.dtype)
+    _call("transpose", None, x, out, rows, n)
+    return out
+
+
+def split_heads(joined, heads):
+    """(batch, tokens, hidden), whose tokens may lie apart, -> (batch * heads, tokens, size)."""
+    batch, tokens, hidden = joined.shape
+    split = torch.empty(batch * heads, tokens, hidden // heads, dtype=joined.dtype)
+    _call("split_heads", None, joined, *_strides(joined), split, batch, tokens, heads, split.shape[2] * split.element_size())
+    return split
+
+
+def join_heads(split, joined):
+    """The other way, into `joined`."""
+    batch, tokens, hidden = joined.shape
+    heads = len(split) // batch
+    _call("join_heads", None, joined, *_strides(joined), split, batch, tokens, heads, split.shape[2] * split.element_size())
+    return joined
+
+
+def _strides(joined):
+    return tuple(stride * joined.element_size() for stride in joined.stride()[:2])
