@@ -68,6 +68,7 @@ def run(config):
         optimizer=config.optimizer,
         epsilon=config.epsilon,
         weight_decay=config.weight_decay,
+        checkpoint_activations=config.checkpoint_activations,
     )
     engine.set_weights(weights)
     log.say(f"device:    {engine.device}")

@@ -30,6 +30,7 @@ class FinetuneConfig:
     engine: str
     gpu: Optional[int]
     dtype: str
+    checkpoint_activations: bool
     loss_scale: Union[str, float, None]
     init_loss_scale: float
     loss_scale_growth_factor: float
@@ -145,6 +146,11 @@ def build_parser(description=None):
     )
     add("--gpu", type=int, help="number of the GPU (default: the CPU)")
     add("--dtype", choices=DTYPES, default="float32", help="type of the matrix products (default: %(default)s)")
+    add(
+        "--checkpoint_activations",
+        action="store_true",
+        help="keep only each layer's input and compute the layer again for its gradient: less memory, about a third slower",
+    )
     add("--loss_scale", type=_loss_scale, help="float16 only: dynamic (default), or a fixed number")
     add("--init_loss_scale", type=float, default=2.0**16, help="first dynamic loss scale (default: %(default)g)")
     add("--loss_scale_growth_factor", type=float, default=2.0, help="default: %(default)g")

@@ -56,9 +56,10 @@ class Update(NamedTuple):
 class Engine(Protocol):
     """A classifier with its optimizer on one device.
 
-    Built by its module's `create(architecture, num_labels, *, dtype, gpu, seed, optimizer, epsilon, weight_decay)`:
-    `dtype` of the matrix products, `gpu` a device number or None for the CPU, `optimizer` "adamw" (with bias
-    correction) or "bertadam" (without). One label means regression: squared error instead of cross-entropy.
+    Built by its module's `create(architecture, num_labels, *, dtype, gpu, seed, optimizer, epsilon, weight_decay,
+    checkpoint_activations)`: `dtype` of the matrix products, `gpu` a device number or None for the CPU,
+    `optimizer` "adamw" (with bias correction) or "bertadam" (without). One label means regression: squared error instead
+    of cross-entropy. `checkpoint_activations` keeps only each layer's input for the backward pass.
     """
 
     name: str  # "mxnet" | "pytorch"

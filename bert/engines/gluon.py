@@ -61,25 +61,18 @@ def capabilities(gpu):
         return dict.fromkeys(DTYPES, Capability(False, str(reason)))
 
 
-def create(architecture, num_labels, *, dtype, gpu, seed, optimizer, epsilon, weight_decay):
+def create(architecture, num_labels, *, gpu, checkpoint_activations=False, **settings):
     """A GluonEngine (see bert.engines.Engine for the arguments); InputError for what MXNet or GluonNLP cannot do."""
+    if checkpoint_activations:
+        raise InputError("--engine mxnet: --checkpoint_activations is the PyTorch engine's; lower --batch_size instead")
     try:
         _import_mxnet(_installed_wheel())
     except UnusableError as reason:
         raise InputError(f"--engine mxnet: {reason}") from None
     from bert.engines.gluon_engine import GluonEngine
 
-    return GluonEngine(
-        architecture,
-        num_labels,
-        dtype=dtype,
-        gpu=gpu,
-        seed=seed,
-        optimizer=optimizer,
-        epsilon=epsilon,
-        weight_decay=weight_decay,
-        device=f"cpu, {_cpu_threads()} threads" if gpu is None else f"cuda:{gpu} {_cuda_device(gpu)[0]}",
-    )
+    device = f"cpu, {_cpu_threads()} threads" if gpu is None else f"cuda:{gpu} {_cuda_device(gpu)[0]}"
+    return GluonEngine(architecture, num_labels, gpu=gpu, device=device, **settings)
 
 
 def _on_cpu():

@@ -58,18 +58,10 @@ def capabilities(gpu):
     }
 
 
-def create(architecture, num_labels, *, dtype, gpu, seed, optimizer, epsilon, weight_decay):
+def create(architecture, num_labels, *, dtype, gpu, **settings):
     """The engine; see bert.engines.Engine for the arguments."""
-    return PyTorchEngine(
-        architecture,
-        num_labels,
-        dtype=getattr(torch, dtype),
-        device=torch.device("cpu" if gpu is None else f"cuda:{gpu}"),
-        seed=seed,
-        optimizer=optimizer,
-        epsilon=epsilon,
-        weight_decay=weight_decay,
-    )
+    device = torch.device("cpu" if gpu is None else f"cuda:{gpu}")
+    return PyTorchEngine(architecture, num_labels, dtype=getattr(torch, dtype), device=device, **settings)
 
 
 class PyTorchEngine:
@@ -78,10 +70,23 @@ class PyTorchEngine:
     name = "pytorch"
     range_changes = ()  # the model keeps its constants in float32
 
-    def __init__(self, architecture, num_labels, *, dtype, device, seed, optimizer, epsilon, weight_decay):
+    def __init__(
+        self,
+        architecture,
+        num_labels,
+        *,
+        dtype,
+        device,
+        seed,
+        optimizer,
+        epsilon,
+        weight_decay,
+        checkpoint_activations=False,
+    ):
         self.architecture = architecture
         self.dtype = dtype
         self._device = device
+        self._checkpoint_activations = checkpoint_activations
         if device.type == "cpu":
             _keep_freed_memory()
             self.device = f"cpu, {torch.get_num_threads()} threads"
@@ -91,20 +96,20 @@ class PyTorchEngine:
         self.regression = num_labels == 1
         self.model_weights = Weights(self.shapes, dtype=dtype, device=device)
         self.weights = self.model_weights.masters
-        decayed = [weight for name, weight in self.weights.items() if has_weight_decay(name)]
-        others = [weight for name, weight in self.weights.items() if not has_weight_decay(name)]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}],
-            betas=(0.9, 0.999),
-            eps=epsilon,
-            fused=True,
-        )
-        for weight in self.weights.values():
-            self.optimizer.state[weight] = {
-                "step": torch.tensor(_CORRECTIONS_DONE if optimizer == "bertadam" else 0.0, device=device),
-                "exp_avg": torch.zeros_like(weight),
-                "exp_avg_sq": torch.zeros_like(weight),
+        self._adam = {"beta1": 0.9, "beta2": 0.999, "eps": epsilon}
+        self._groups = [  # (weight decay, names)
+            (weight_decay, [name for name in self.weights if has_weight_decay(name)]),
+            (0.0, [name for name in self.weights if not has_weight_decay(name)]),
+        ]
+        start = _CORRECTIONS_DONE if optimizer == "bertadam" else 0.0
+        self._moments = {
+            name: {
+                "step": torch.tensor(start, device=device),
+                "exp_avg": torch.zeros_like(weight, requires_grad=False),
+                "exp_avg_sq": torch.zeros_like(weight, requires_grad=False),
             }
+            for name, weight in self.weights.items()
+        }
         words = self.weights[WORD_EMBEDDINGS]
         self._seen = torch.zeros(len(words), dtype=torch.bool)  # rows of the table that have had a gradient
         self.dropout = Dropout(seed)
@@ -123,7 +128,8 @@ class PyTorchEngine:
     def apply_gradients(self, *, learning_rate, max_grad_norm, loss_scale):
         apply = self._apply_with_kernels if kernels.available(self._device) else self._apply_with_torch
         norm = apply(learning_rate, max_grad_norm, loss_scale)
-        self.optimizer.zero_grad(set_to_none=True)
+        for weight in self.weights.values():
+            weight.grad = None
         return Update(grad_norm=norm)
 
     def _apply_with_torch(self, learning_rate, max_grad_norm, loss_scale):
@@ -132,13 +138,29 @@ class PyTorchEngine:
             words.grad = words.grad.to_dense()
         norm = _norm(weight.grad for weight in self.weights.values()) / loss_scale
         clip = torch.clamp(max_grad_norm / norm, max=1.0) if max_grad_norm else torch.ones_like(norm)
-        # The fused kernel divides the gradients by grad_scale and does nothing at all where found_inf is 1. Both stay on
-        # the device, so that an update whose verdict nobody asks for costs no wait.
-        self.optimizer.grad_scale = loss_scale / clip
-        self.optimizer.found_inf = (~torch.isfinite(norm)).float()
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
-        self.optimizer.step()
+        # The fused kernel, torch.optim.AdamW's own, divides the gradients by grad_scale and does nothing at all where found_inf
+        # is 1. Both stay on the device, so that an update whose verdict nobody asks for costs no wait. (The class around it
+        # takes a second to import what it does not use here.)
+        verdict = {"grad_scale": loss_scale / clip, "found_inf": (~torch.isfinite(norm)).float()}
+        with torch.no_grad():
+            for weight_decay, names in self._groups:
+                moments = [self._moments[name] for name in names]
+                steps, exp_avgs, exp_avg_sqs = ([state[kind] for state in moments] for kind in moments[0])
+                torch._foreach_add_(steps, 1 - verdict["found_inf"])
+                torch._fused_adamw_(
+                    [self.weights[name] for name in names],
+                    [self.weights[name].grad for name in names],
+                    exp_avgs,
+                    exp_avg_sqs,
+                    [],
+                    steps,
+                    lr=learning_rate,
+                    weight_decay=weight_decay,
+                    amsgrad=False,
+                    maximize=False,
+                    **self._adam,
+                    **verdict,
+                )
         self.model_weights.changed()
         return norm
 
@@ -157,29 +179,27 @@ class PyTorchEngine:
         slots[rows] = torch.arange(len(rows), dtype=torch.int32)
         self._seen[rows] = True
         gradients = dict(zip(self.weights, gradients))
-        names = {id(weight): name for name, weight in self.weights.items()}
-        for group in self.optimizer.param_groups:
-            beta1, beta2 = group["betas"]
-            states = [self.optimizer.state[weight] for weight in group["params"]]
-            torch._foreach_add_([state["step"] for state in states], 1)
-            step = float(states[0]["step"])
+        beta1, beta2 = self._adam["beta1"], self._adam["beta2"]
+        for weight_decay, names in self._groups:
+            torch._foreach_add_([self._moments[name]["step"] for name in names], 1)
+            step = float(self._moments[names[0]]["step"])
             adam = kernels.Adam(
                 scale=clip / loss_scale,
-                decay=1 - learning_rate * group["weight_decay"],
+                decay=1 - learning_rate * weight_decay,
                 beta2=beta2,
                 rest1=1 - beta1,
                 rest2=1 - beta2,
                 step_size=learning_rate / (1 - beta1**step),
                 correction=(1 - beta2**step) ** -0.5,
-                epsilon=group["eps"],
+                epsilon=self._adam["eps"],
             )
-            for weight, state in zip(group["params"], states):
-                name = names[id(weight)]
-                moments = state["exp_avg"], state["exp_avg_sq"]
+            for name in names:
+                weight, gradient = self.weights[name], gradients[name]
+                moments = self._moments[name]["exp_avg"], self._moments[name]["exp_avg_sq"]
                 if weight is words:
-                    kernels.adamw_rows(adam, weight, gradients[name], slots, self._seen, *moments)
+                    kernels.adamw_rows(adam, weight, gradient, slots, self._seen, *moments)
                 else:
-                    kernels.adamw(adam, weight, gradients[name].contiguous(), *moments, self.model_weights.low(name))
+                    kernels.adamw(adam, weight, gradient.contiguous(), *moments, self.model_weights.low(name))
         return norm
 
     def predict(self, batch):
@@ -199,8 +219,8 @@ class PyTorchEngine:
     def state_dict(self):
         state = {
             f"{kind}/{name}": tensor.cpu().numpy().copy()
-            for name, weight in self.weights.items()
-            for kind, tensor in self.optimizer.state[weight].items()
+            for name, moments in self._moments.items()
+            for kind, tensor in moments.items()
         }
         state["random/cpu"] = self.dropout.random.state["state"]["state"]
         if self._device.type == "cuda":
@@ -208,13 +228,13 @@ class PyTorchEngine:
         return state
 
     def load_state_dict(self, state):
-        for name, weight in self.weights.items():
-            for kind, tensor in self.optimizer.state[weight].items():
+        for name, moments in self._moments.items():
+            for kind, tensor in moments.items():
                 if f"{kind}/{name}" not in state:
                     raise InputError(f"training state: {kind} of {name} is missing")
                 tensor.copy_(torch.from_numpy(np.asarray(state[f"{kind}/{name}"])))
-        words = self.optimizer.state[self.weights[WORD_EMBEDDINGS]]
-        self._seen = (words["exp_avg_sq"] != 0).any(1).cpu() | (words["exp_avg"] != 0).any(1).cpu()
+        words = self._moments[WORD_EMBEDDINGS]
+        self._seen = ((words["exp_avg"] != 0) | (words["exp_avg_sq"] != 0)).any(1).cpu()
         random = self.dropout.random
         random.state = {**random.state, "state": {"state": np.asarray(state["random/cpu"], np.uint64)}}
         if self._device.type == "cuda":
@@ -234,6 +254,7 @@ class PyTorchEngine:
             self._tensor(batch.token_type_ids).long(),
             self._tensor(batch.valid_length).long() if padded else None,
             dropout=self.dropout if training else None,
+            checkpoint_activations=self._checkpoint_activations and training,
         )
 
     def _tensor(self, array):

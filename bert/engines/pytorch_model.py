@@ -198,7 +198,7 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
         queries = 1 if number == a.num_hidden_layers - 1 else length
         keys = [key(p) for p in (a.attention_dropout, a.attention_output_dropout, a.hidden_dropout)]
         arguments = x, low, f"bert.encoder.layer.{number}", queries, keys
-        if checkpoint_activations and dropout is not None:
+        if checkpoint_activations:
             x, low = checkpoint(encoder_layer, *arguments, use_reentrant=False)
         else:
             x, low = encoder_layer(*arguments)
