@@ -451,12 +451,13 @@ def tokenize(count, model):
 def make_pairs(tokenizer, count, seed=0):
     """Pairs of about MNLI's lengths: premises of 20 words on average with a long tail, hypotheses of 10.
 
-    Words are the vocabulary's whole ones at frequencies that fall with their rank (Zipf's law); one in ten is two joined,
-    so that it breaks into pieces as rare words do.
+    Words occur at frequencies that fall with their rank (Zipf's law): the vocabulary's whole ones first, then 100,000 that
+    are two of them joined, which break into pieces as rare words do.
     """
     random = np.random.default_rng(seed)
     numbers = sorted((number, word) for word, number in tokenizer.backend.get_vocab().items() if word.isalpha())
     words = np.array([word for _, word in numbers], object)
+    words = np.concatenate([words, words[random.integers(len(words), size=(2, 100_000))].sum(axis=0)])
     shares = 1 / np.arange(1, len(words) + 1)
     shares /= shares.sum()
     premises = np.clip(random.lognormal(np.log(17), 0.6, count).astype(int), 1, 300)
@@ -466,8 +467,6 @@ def make_pairs(tokenizer, count, seed=0):
     for start in range(0, count, 10000):  # bounds what is held beside the texts
         lengths = np.stack([premises[start : start + 10000], hypotheses[start : start + 10000]], axis=1)
         drawn = words[random.choice(len(words), lengths.sum(), p=shares)]
-        joined = random.random(len(drawn)) < 0.1
-        drawn[joined] += words[random.integers(0, len(words), joined.sum())]
         texts, place = [], 0
         for length in lengths.ravel():
             texts.append(" ".join(drawn[place : place + length]) + ".")
