@@ -231,7 +231,7 @@ def file_digest(path):
     return _digest(path, status.st_size, status.st_mtime_ns)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _digest(path, size, changed):
     digest = hashlib.sha256()
     with open(path, "rb") as file:
