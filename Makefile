@@ -16,7 +16,8 @@ test: .venv/all
 lint: .venv/all
 	$(RUFF) finetune_classifier.py setup.py bert benchmarks tests
 
-# Interleaved with the peers' scripts, which lie beside the checkout; two hours and more.
+# Interleaved with the peers' scripts, which lie beside the checkout; about three hours on two cores. A part of it:
+# .venv/bin/python benchmarks/bench.py --only startup tokenize
 bench: .venv/all
 	.venv/bin/python benchmarks/bench.py
 

@@ -2,11 +2,11 @@
 """This program against its peers: whole processes in turn (ours, peer, ours, peer, ...), on the same data, in one go.
 
     python benchmarks/bench.py --glue data/glue --peers ../shared/peers --pairs 5 --output runs/bench
-    python benchmarks/bench.py --glue data/glue --peers ../shared/peers --only mrpc-minilm startup
+    python benchmarks/bench.py --only mrpc-minilm startup
 
-Prints medians, ranges, ratios pair by pair, real (unpadded) tokens per second, peak memory and dev scores. Writes
-bench.json (every figure of every run), bench.md (the table) and bench.png. Both sides get the same seed, another one in
-every pair. A comparison whose packages are not installed is skipped, and said so.
+Writes bench.json (every figure of every run), bench.md (the table) and bench.png; rows measured earlier on the same
+machine stay in all three, each with its date. Both sides get the same seed, another one in every pair. A row whose
+packages are not installed is skipped, and said so.
 """
 
 import argparse
@@ -25,22 +25,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.step import parse_shape, random_weights
+from benchmarks.step import make_architecture, model_flops, parse_shape, random_weights
 from bert import InputError
-from bert.data import Example, encode
 from bert.logs import write_json
-from bert.tokenization import load_tokenizer
 from bert.weights import MINILM, TOKENIZER_FILES, find_pretrained, read_config, read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "{python} finetune_classifier.py --lr 5e-5 --epsilon 1e-8 --seed {seed} --output_dir {run} "
-TRAINER = "{python} {peers}/hf_trainer.py --model {model} --lr 5e-5 --seed {seed} --group --fused "
-STEP = "{python} benchmarks/step.py --shape {shape} --batch_size 32 --length 64 --steps {steps} "
-GLUONNLP = "{python} {peers}/gluonnlp_step.py --shape {shape} --batch_size 32 --length 64 --steps {steps}"
+TRAINER = "{python} {peers}/hf_trainer.py --lr 5e-5 --seed {seed} --group --fused --model {model} "
+STEP = "{python} benchmarks/step.py --batch_size 32 --length 64 --shape {shape} --steps {steps} "
+GLUONNLP = "{python} {peers}/gluonnlp_step.py --batch_size 32 --length 64 --shape {shape} --steps {steps}"
+OUR_MRPC, THEIR_MRPC = OURS + "--task_name MRPC --data_dir {data} ", TRAINER + "--task MRPC --data {data} "
 HUGGING_FACE = ("torch", "transformers", "accelerate")
 MXNET = ("mxnet", "gluonnlp")
 
@@ -51,8 +48,9 @@ class Comparison(NamedTuple):
     compared: str  # the figure, in seconds
     target: float  # the peer's seconds over ours, at least; without a peer: seconds at most
     needs: tuple  # packages
-    ours: str  # commands, with the places of SIZES and of `places`
+    ours: str  # commands, with the places of SIZES and of `prepare`
     peer: str = ""
+    products: str = ""  # step.py's flags for the rate of bare products that the model's operations are a share of
 
 
 COMPARISONS = (
@@ -62,17 +60,19 @@ COMPARISONS = (
         "wall_seconds",
         2.5,
         HUGGING_FACE,
-        OURS + "--task_name MRPC --data_dir {data} --bert_model {model} --dtype bfloat16 --epochs {epochs}",
-        TRAINER + "--task MRPC --data {data} --epochs {epochs} --bf16",
+        OUR_MRPC + "--bert_model {model} --dtype bfloat16 --epochs {epochs}",
+        THEIR_MRPC + "--bf16 --epochs {epochs}",
+        "--dtype bfloat16 --shape {minilm}",
     ),
     Comparison(
         "mrpc-minilm-float32",
-        "the same in float32",
-        "wall_seconds",
+        "MRPC, {float_steps} updates, MiniLM-L6, float32, training time",
+        "train_seconds",
         1.2,
         HUGGING_FACE,
-        OURS + "--task_name MRPC --data_dir {data} --bert_model {model} --dtype float32 --epochs {epochs}",
-        TRAINER + "--task MRPC --data {data} --epochs {epochs}",
+        OUR_MRPC + "--bert_model {model} --dtype float32 --training_steps {float_steps}",
+        THEIR_MRPC + "--max_steps {float_steps}",
+        "--dtype float32 --shape {minilm}",
     ),
     Comparison(
         "mrpc-base-bfloat16",
@@ -80,8 +80,19 @@ COMPARISONS = (
         "train_seconds",
         1.8,
         HUGGING_FACE,
-        OURS + "--task_name MRPC --data_dir {data} --bert_model {base} --dtype bfloat16 --training_steps {base_steps}",
-        TRAINER + "--task MRPC --data {data} --random {shape} --max_steps {base_steps} --bf16",
+        OUR_MRPC + "--bert_model {base} --dtype bfloat16 --training_steps {base_steps}",
+        THEIR_MRPC + "--random {shape} --bf16 --max_steps {base_steps}",
+        "--dtype bfloat16 --shape {shape}",
+    ),
+    Comparison(
+        "mrpc-base-float32",
+        "the same in float32",
+        "train_seconds",
+        1.2,
+        HUGGING_FACE,
+        OUR_MRPC + "--bert_model {base} --dtype float32 --training_steps {base_steps}",
+        THEIR_MRPC + "--random {shape} --max_steps {base_steps}",
+        "--dtype float32 --shape {shape}",
     ),
     Comparison(
         "sst2-minilm-bfloat16",
@@ -90,7 +101,8 @@ COMPARISONS = (
         2.5,
         HUGGING_FACE,
         OURS + "--task_name SST-2 --data_dir {data} --bert_model {model} --dtype bfloat16 --training_steps {sst2_steps}",
-        TRAINER + "--task SST-2 --data {data} --max_steps {sst2_steps} --bf16",
+        TRAINER + "--task SST-2 --data {data} --bf16 --max_steps {sst2_steps}",
+        "--dtype bfloat16 --shape {minilm}",
     ),
     Comparison(
         "predict-sst2",
@@ -103,15 +115,15 @@ COMPARISONS = (
     ),
     Comparison(
         "startup",
-        "one update on 32 rows of MRPC, MiniLM-L6, bfloat16, the whole process",
-        "wall_seconds",
+        "from the shell to the end of the first update, 32 rows of MRPC, MiniLM-L6, bfloat16 (the process less evaluation)",
+        "start_seconds",
         2.0,
         HUGGING_FACE,
         OURS + "--task_name MRPC --data_dir {tiny} --bert_model {model} --dtype bfloat16 --training_steps 1",
-        TRAINER + "--task MRPC --data {tiny} --limit 32 --max_steps 1 --bf16",
+        TRAINER + "--task MRPC --data {tiny} --limit 32 --bf16 --max_steps 1",
     ),
     Comparison(
-        "gluonnlp-step-float32",
+        "gluonnlp-pytorch-float32",
         "update of 32 x 64 tokens, BERT-base, PyTorch float32 against GluonNLP's float32",
         "step_seconds",
         2.5,
@@ -120,7 +132,7 @@ COMPARISONS = (
         GLUONNLP,
     ),
     Comparison(
-        "gluonnlp-step-bfloat16",
+        "gluonnlp-pytorch-bfloat16",
         "update of 32 x 64 tokens, BERT-base, PyTorch bfloat16 against GluonNLP's float32",
         "step_seconds",
         8.0,
@@ -129,7 +141,7 @@ COMPARISONS = (
         GLUONNLP,
     ),
     Comparison(
-        "gluonnlp-step-mxnet",
+        "gluonnlp-mxnet",
         "update of 32 x 64 tokens, BERT-base, MXNet float32 against GluonNLP's float32",
         "step_seconds",
         1.0,
@@ -139,15 +151,17 @@ COMPARISONS = (
     ),
     Comparison(
         "tokenize-mnli",
-        "tokenizing {texts} pairs of MNLI's lengths, all cores",
-        "encode_seconds",
+        "reading and tokenizing {texts} pairs of MNLI's lengths",
+        "text_seconds",
         30.0,
         (),
-        "{python} benchmarks/bench.py --tokenize {texts} --model {model}",
+        "{python} benchmarks/text.py --read {mnli} --model {model}",
     ),
 )
-SIZES = {"rows": None, "shape": "12,768,12", "epochs": 3, "base_steps": 30, "sst2_steps": 500, "steps": 4, "texts": 393_000}
-QUICK = {"rows": 64, "shape": "2,128,2", "epochs": 1, "base_steps": 2, "sst2_steps": 2, "steps": 2, "texts": 2_000}
+SIZES = {"rows": None, "shape": "12,768,12", "minilm": "6,384,12", "epochs": 3, "base_steps": 30, "float_steps": 60}
+SIZES.update(sst2_steps=500, steps=4, texts=393_000)
+QUICK = {"rows": 64, "shape": "2,128,2", "minilm": "2,128,2", "epochs": 1, "base_steps": 2, "float_steps": 2}
+QUICK.update(sst2_steps=2, steps=2, texts=2_000)
 
 
 # --- the inputs of both sides ----------------------------------------------------------------------------------------
@@ -161,15 +175,16 @@ def prepare(folder, args, comparisons, size):
     model = Path(args.model).resolve() if args.model else find_pretrained(MINILM)[0]
     read_config(model)  # an error here is clearer than one in every run
     places = {name: folder / name for name in ("data", "tiny", "long", "base", "tuned")}
-    for task in ("MRPC", "SST-2"):
-        for split in ("train", "dev"):
-            copy_rows(args.glue / task / f"{split}.tsv", places["data"] / task / f"{split}.tsv", size["rows"])
-    copy_rows(args.glue / "MRPC" / "train.tsv", places["tiny"] / "MRPC" / "train.tsv", 32)
-    copy_rows(args.glue / "MRPC" / "dev.tsv", places["tiny"] / "MRPC" / "dev.tsv", 8)
-    copy_rows(args.glue / "SST-2" / "train.tsv", places["long"] / "SST-2" / "dev.tsv", size["rows"])
-    places.update(model=model, peers=args.peers, python=sys.executable)
-    names = {comparison.name for comparison in comparisons}
-    if "mrpc-base-bfloat16" in names:
+    places.update(model=model, peers=args.peers, python=sys.executable, mnli=folder / "MNLI" / "train.tsv")
+    commands = " ".join(comparison.ours for comparison in comparisons)
+    if "{data}" in commands or "{tuned}" in commands:
+        for task in ("MRPC", "SST-2"):
+            for split in ("train", "dev"):
+                copy_rows(args.glue / task / f"{split}.tsv", places["data"] / task / f"{split}.tsv", size["rows"])
+    if "{tiny}" in commands:
+        copy_rows(args.glue / "MRPC" / "train.tsv", places["tiny"] / "MRPC" / "train.tsv", 32)
+        copy_rows(args.glue / "MRPC" / "dev.tsv", places["tiny"] / "MRPC" / "dev.tsv", 8)
+    if "{base}" in commands:
         # In a process of its own: Linux counts a parent's peak memory into that of the processes it starts.
         process = multiprocessing.get_context("spawn").Process(
             target=write_random_model, args=(places["base"], model, size["shape"])
@@ -178,11 +193,15 @@ def prepare(folder, args, comparisons, size):
         process.join()
         if process.exitcode:
             raise InputError(f"{places['base']}: the random model could not be written")
-    if "predict-sst2" in names:
+    if "{tuned}" in commands:
+        copy_rows(args.glue / "SST-2" / "train.tsv", places["long"] / "SST-2" / "dev.tsv", size["rows"])
         command = OURS + "--task_name SST-2 --data_dir {data} --bert_model {model} --dtype bfloat16 --training_steps {steps}"
         values = {**places, "seed": 0, "run": folder / "tuning", "steps": min(100, size["sst2_steps"])}
         run_process(fill(command, values), folder / "tuning-log")
         places["tuned"] = folder / "tuning" / "model"
+    if "{mnli}" in commands:
+        command = "{python} benchmarks/text.py --write {mnli} --rows {texts} --model {model}"
+        run_process(fill(command, {**places, **size}), folder / "mnli-log")
     return places
 
 
@@ -201,13 +220,8 @@ def write_random_model(folder, model, shape):
     from safetensors.numpy import save_file
 
     layers, hidden, heads = parse_shape(shape)
-    config = {
-        **read_json(model / "config.json"),
-        "num_hidden_layers": layers,
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "intermediate_size": 4 * hidden,
-    }
+    sizes = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
+    config = {**read_json(model / "config.json"), **sizes, "intermediate_size": 4 * hidden}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     for name in TOKENIZER_FILES:
@@ -264,19 +278,40 @@ def run_pairs(comparison, places, size, pairs, folder):
                 report = read_json(run / "results.json")
                 shutil.rmtree(run)  # a model for every run would fill the disk
             else:
-                report = json.loads((where / "stdout.txt").read_text().splitlines()[-1])
+                report = last_line(where)
             pair[side] = {**figures(report, wall, peak), "command": words}
             say(f"  {number + 1}/{pairs} {side}: {pair[side][comparison.compared]:.2f} s")
         found.append(pair)
+    if comparison.products:
+        command = "{python} benchmarks/step.py --batch_size 32 --length 64 --steps 1 " + comparison.products
+        words = fill(command, {**size, **places})
+        run_process(words, folder / "products")
+        rate = last_line(folder / "products")["product_gflops_per_second"] * 1e9
+        for run in [run for pair in found for run in pair.values() if isinstance(run, dict)]:
+            run["share_of_product_rate"] = product_share(run["report"], words[words.index("--shape") + 1], rate)
     return found
+
+
+def last_line(folder):
+    """What a script said of its run: the JSON line at the end of its output."""
+    return json.loads((folder / "stdout.txt").read_text().splitlines()[-1])
+
+
+def product_share(report, shape, rate):
+    """The model's operations per second, those of real tokens only, as a share of the rate of bare matrix products."""
+    rows = report["examples_per_second"]
+    tokens = report.get("tokens_per_second", report.get("real_tokens_per_second"))
+    return round(model_flops(make_architecture(shape), rows, tokens / rows) / rate, 4)
 
 
 def figures(report, wall, peak):
     """What one run came to, under the same names for every program; `report` is what it said of itself."""
     found = {"wall_seconds": round(wall, 3), "peak_rss_mib": round(peak)}
-    for figure in ("train_seconds", "step_seconds", "encode_seconds", "share_of_product_rate"):
+    for figure in ("train_seconds", "step_seconds", "text_seconds", "share_of_product_rate"):
         if figure in report:
             found[figure] = report[figure]
+    if "eval_seconds" in report:  # of a run of one update: ours saves its model within that time too
+        found["start_seconds"] = round(wall - report["eval_seconds"], 3)
     tokens = report.get("tokens_per_second", report.get("real_tokens_per_second"))
     if tokens is not None:
         found["tokens_per_second"] = tokens
@@ -319,56 +354,48 @@ def summarize(pairs, compared):
     return summary
 
 
-def reaches(comparison, summary):
-    """Whether the median reaches the comparison's target."""
-    if "ratio" in summary:
-        return summary["ratio"]["median"] >= comparison.target
-    return summary["ours"][comparison.compared]["median"] <= comparison.target
-
-
 def markdown(machine, results):
-    """Lines of the table; `results` maps a comparison's name to {"what", "compared", "target", "pairs", "summary"}."""
+    """Lines of the table; `results` maps a comparison's name to its entry in bench.json."""
+    software = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
     lines = [
-        f"{machine['cpu']}, {machine['cores']} core(s), {machine['memory_gib']:.0f} GiB, {machine['date'][:10]}; "
-        + ", ".join(f"{name} {number}" for name, number in machine["versions"].items()),
+        f"{machine['cpu']}, {machine['cores']} core(s), {machine['memory_gib']:.0f} GiB; {software}",
         "",
-        "Median (least to most). Ratio: the peer's time over ours, pair by pair.",
+        "Median (least to most). Ratio: the peer's time over ours, pair by pair. Share: the model's operations on real "
+        "tokens, of the rate of bare matrix products of its shapes measured in the same run.",
         "",
-        "| ours / peer | pairs | ours, s | peer, s | ratio | target | tokens/s | peak MiB | dev scores |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| ours / peer | pairs | ours, s | peer, s | ratio | target | tokens/s | share | peak MiB | dev scores | took |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for result in results.values():
         summary, sides = result["summary"], [side for side in ("ours", "peer") if side in result["summary"]]
         seconds = {side: _range(summary[side][result["compared"]]) for side in sides}
-        if "share_of_product_rate" in summary["ours"]:
-            seconds["ours"] += f"; {summary['ours']['share_of_product_rate']['median']:.0%} of the rate of bare products"
-        target = f"{result['target']:g}" if "ratio" in summary else f"{result['target']:g} s"
         cells = [
             result["what"],
             str(len(result["pairs"])),
             seconds["ours"],
             seconds.get("peer", ""),
             _range(summary["ratio"]) if "ratio" in summary else "",
-            target,
-            " / ".join(_middle(summary[side], "tokens_per_second") for side in sides),
-            " / ".join(_middle(summary[side], "peak_rss_mib") for side in sides),
+            f"{result['target']:g}" if "ratio" in summary else f"{result['target']:g} s",
+            *(
+                " / ".join(
+                    format(summary[side][figure]["median"], form) if figure in summary[side] else "-" for side in sides
+                )
+                for figure, form in (("tokens_per_second", ".0f"), ("share_of_product_rate", ".0%"), ("peak_rss_mib", ".0f"))
+            ),
             "; ".join(
                 f"{metric} " + " / ".join(f"{summary[side]['scores'].get(metric, float('nan')):.4f}" for side in sides)
                 for metric in summary["ours"]["scores"]
             ),
+            f"{result['minutes']:.1f} min, {result['date'][:10]}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    return [*lines, "", f"{sum(result['minutes'] for result in results.values()):.0f} minutes in all."]
 
 
 def _range(values):
     if values["min"] == values["max"]:
         return f"{values['median']:.3g}"
     return f"{values['median']:.3g} ({values['min']:.3g} to {values['max']:.3g})"
-
-
-def _middle(summary, figure):
-    return f"{summary[figure]['median']:.0f}" if figure in summary else "-"
 
 
 def plot(results, path):
@@ -417,65 +444,22 @@ def describe_machine():
         "cpu_features": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_fp16"}),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "load_before": os.getloadavg()[0],
         "threads": os.environ.get("OMP_NUM_THREADS", "not set"),
         "python": platform.python_version(),
         "versions": versions,
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 
 
-# --- tokenization ----------------------------------------------------------------------------------------------------
-
-
-def tokenize(count, model):
-    """Generate `count` sentence pairs and encode them; the figures, as printed."""
-    import resource
-
-    _, architecture = read_config(model)
-    tokenizer = load_tokenizer(model, architecture)
-    examples = make_pairs(tokenizer, count)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
-    features = encode(examples, tokenizer, labels=("contradiction", "entailment", "neutral"), max_len=128)
-    seconds = time.perf_counter() - start
-    return {
-        "rows": len(features),
-        "encode_seconds": round(seconds, 3),
-        "tokens_per_second": round(len(features.input_ids) / seconds, 1),
-        "tokens_per_row": round(len(features.input_ids) / len(features), 1),
-        "peak_rss_before_encode_mib": round(before / (2**20 if sys.platform == "darwin" else 2**10)),
-    }
-
-
-def make_pairs(tokenizer, count, seed=0):
-    """Pairs of about MNLI's lengths: premises of 20 words on average with a long tail, hypotheses of 10.
-
-    Words are the vocabulary's whole ones at frequencies that fall with their rank (Zipf's law); one in ten is two joined,
-    so that it breaks into pieces as rare words do.
-    """
-    random = np.random.default_rng(seed)
-    numbers = sorted((number, word) for word, number in tokenizer.backend.get_vocab().items() if word.isalpha())
-    words = np.array([word for _, word in numbers], object)
-    shares = 1 / np.arange(1, len(words) + 1)
-    shares /= shares.sum()
-    premises = np.clip(random.lognormal(np.log(17), 0.6, count).astype(int), 1, 300)
-    hypotheses = np.clip(random.lognormal(np.log(9.5), 0.35, count).astype(int), 1, 60)
-    labels = ("contradiction", "entailment", "neutral")
-    examples = []
-    for start in range(0, count, 10000):  # bounds what is held beside the texts
-        lengths = np.stack([premises[start : start + 10000], hypotheses[start : start + 10000]], axis=1)
-        drawn = words[random.choice(len(words), lengths.sum(), p=shares)]
-        joined = random.random(len(drawn)) < 0.1
-        drawn[joined] += words[random.integers(0, len(words), joined.sum())]
-        texts, place = [], 0
-        for length in lengths.ravel():
-            texts.append(" ".join(drawn[place : place + length]) + ".")
-            place += length
-        for row in range(len(lengths)):
-            number = start + row
-            examples.append(Example(number, texts[2 * row], texts[2 * row + 1], labels[number % 3]))
-    return examples
+def earlier_results(path, machine):
+    """The rows that bench.json holds of this machine; none where it tells of another, which is then put aside."""
+    if not path.is_file():
+        return {}
+    content = read_json(path)
+    if content.get("machine") == machine:
+        return content["results"]
+    path.replace(path.with_name("bench-old.json"))
+    say(f"{path} is of another machine or other software: kept as bench-old.json")
+    return {}
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -487,7 +471,7 @@ def say(text):
 
 def parse(argv=None):
     parser = argparse.ArgumentParser(
-        description=f"{__doc__}\ncomparisons: {', '.join(comparison.name for comparison in COMPARISONS)}",
+        description=f"{__doc__}\nrows: {', '.join(comparison.name for comparison in COMPARISONS)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add, beside = parser.add_argument, ROOT.parent / "shared"
@@ -495,20 +479,16 @@ def parse(argv=None):
     add("--peers", type=Path, default=beside / "peers", help="folder with the peers' scripts (default: ../shared/peers)")
     add("--model", help="pretrained model in Hugging Face layout (default: the installed minilm_6_384_12)")
     add("--pairs", type=int, default=5, help="runs of each side (default: %(default)s)")
-    add("--only", nargs="+", default=[""], metavar="NAME", help="only comparisons whose names begin so")
+    add("--only", nargs="+", default=[""], metavar="NAME", help="only rows whose names begin so")
     add("--output", type=Path, default=Path("runs/bench"), help="default: %(default)s")
-    add("--quick", action="store_true", help="one pair of everything at toy size: tries the script, measures nothing")
-    add("--tokenize", type=int, metavar="ROWS", help="only generate and tokenize so many pairs, in this process")
+    add("--quick", action="store_true", help="one pair of everything at toy size, into OUTPUT/quick: measures nothing")
     args = parser.parse_args(argv)
-    if args.pairs < 1 or (args.tokenize is not None and args.tokenize < 1):
-        parser.error("--pairs and --tokenize start at 1")
+    if args.pairs < 1:
+        parser.error("--pairs starts at 1")
     return args
 
 
 def run(args):
-    if args.tokenize:
-        print(json.dumps(tokenize(args.tokenize, Path(args.model) if args.model else find_pretrained(MINILM)[0])))
-        return 0
     chosen = [comparison for comparison in COMPARISONS if comparison.name.startswith(tuple(args.only))]
     if not chosen:
         raise InputError(f"--only {' '.join(args.only)}: expected the beginning of {', '.join(c.name for c in COMPARISONS)}")
@@ -516,11 +496,12 @@ def run(args):
     for script in ("hf_trainer.py", "gluonnlp_step.py"):
         if not (args.peers / script).is_file():
             raise InputError(f"--peers {args.peers}: holds no {script}")
-    machine = describe_machine()
-    say(", ".join(f"{name}: {value}" for name, value in machine.items()))
-    if machine["load_before"] > 0.5:
-        say(f"WARNING: the machine is busy (load {machine['load_before']:.1f}): these figures will not be worth much")
     size, pairs = (QUICK, 1) if args.quick else (SIZES, args.pairs)
+    folder = folder / "quick" if args.quick else folder
+    machine, load = describe_machine(), os.getloadavg()[0]
+    say(", ".join(f"{name}: {value}" for name, value in machine.items()))
+    if load > 0.5:
+        say(f"WARNING: the machine is busy (load {load:.1f}): these figures will not be worth much")
     absent = {package for comparison in chosen for package in comparison.needs if find_spec(package) is None}
     for comparison in chosen:
         if absent & set(comparison.needs):
@@ -528,9 +509,10 @@ def run(args):
     chosen = [comparison for comparison in chosen if not absent & set(comparison.needs)]
     shutil.rmtree(folder / "work", ignore_errors=True)
     places = prepare(folder / "work" / "inputs", args, chosen, size)
-    results, failures = {}, []
+    results, failures, began = earlier_results(folder / "bench.json", machine), [], time.perf_counter()
     for comparison in chosen:
         say(f"{comparison.name}: {comparison.what.format(**size)}")
+        date, start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.perf_counter()
         try:
             found = run_pairs(comparison, places, size, pairs, folder / "work" / comparison.name)
         except InputError as error:  # the others may still run
@@ -541,21 +523,27 @@ def run(args):
             "what": comparison.what.format(**size),
             "compared": comparison.compared,
             "target": comparison.target,
+            "date": date,
+            "load_before": load,
+            "minutes": round((time.perf_counter() - start) / 60, 2),
             "pairs": found,
             "summary": summarize(found, comparison.compared),
         }
-        results[comparison.name]["reached"] = reaches(comparison, results[comparison.name]["summary"])
-        # After each comparison: one that is stopped keeps what it has.
-        write_json(folder / "bench.json", {"machine": machine, "size": size, "quick": args.quick, "results": results})
+        # After each row: a run that is stopped keeps what it has.
+        results = {c.name: results[c.name] for c in COMPARISONS if c.name in results}
+        write_json(folder / "bench.json", {"machine": machine, "results": results})
         lines = ["Toy sizes, a trial of the script: no measurement.", ""] if args.quick else []
         lines += markdown(machine, results)
         (folder / "bench.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    shutil.rmtree(folder / "work" / "inputs", ignore_errors=True)
-    if results:
         plot(results, folder / "bench.png")
+        say(f"  took {results[comparison.name]['minutes']:.1f} min")
+    shutil.rmtree(folder / "work" / "inputs", ignore_errors=True)
+    if len(failures) < len(chosen):
         say("\n".join(["", *lines, "", f"wrote {folder}/bench.json and what goes with it"]))
-    if failures:
-        say(f"failed: {', '.join(failures)}")
+    say(
+        f"{(time.perf_counter() - began) / 60:.1f} min in this run"
+        + (f"; failed: {', '.join(failures)}" if failures else "")
+    )
     return 1 if failures else 0
 
 

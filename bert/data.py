@@ -8,6 +8,7 @@ import csv
 import io
 import json
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -117,10 +118,11 @@ def read_examples(path, task, split_name):
     """(examples, warnings) of a split's file. InputError names file, line, what was found and what was expected."""
     split = task.splits[split_name]
     header, rows = read_rows(path, has_header=split.width is None)
-    texts, label_column, width = _find_columns(path, header, rows, task, split_name)
+    first = next(rows, None)
+    texts, label_column, width = _find_columns(path, header, first and first[1], task, split_name)
     known = {label: label for label in task.labels} | task.aliases
     examples, skipped = [], []
-    for line, cells in rows:
+    for line, cells in chain([first] if first else [], rows):
         if len(cells) != width:
             if task.skip_short_rows and split_name == "train":
                 skipped.append(line)
@@ -162,57 +164,59 @@ def read_labels(paths):
 
 
 def read_rows(path, *, has_header=True):
-    """(header or None, [(line number, cells)]) of a .tsv (also .txt), .csv or .jsonl file."""
+    """(header or None, iterator of (line number, cells)) of a .tsv (also .txt), .csv or .jsonl file, read as it is asked
+    for: a file of gigabytes is never held whole."""
     path = Path(path)
-    text = _read_text(path)
-    suffix = path.suffix.lower()
-    if suffix == ".csv":
-        rows = _csv_rows(path, text)
-    elif suffix in (".json", ".jsonl"):
-        return _jsonl_rows(path, text)
-    else:
-        lines = text.split("\n")
-        if lines[-1] == "":
-            lines.pop()
-        rows = [(number, line.removesuffix("\r").split("\t")) for number, line in enumerate(lines, 1)]
+    rows = {".csv": _csv_rows, ".json": _jsonl_rows, ".jsonl": _jsonl_rows}.get(path.suffix.lower(), _tsv_rows)(path)
     if not has_header:
         return None, rows
-    if not rows:
-        raise InputError(f"{path}: empty file, expected a header row")
-    return rows[0][1], rows[1:]
+    for _, header in rows:
+        return header, rows
+    raise InputError(f"{path}: empty file, expected a header row")
 
 
-def _read_text(path):
+def _lines(path):
+    """(line number, text with its end) of each line that ends at \\n."""
     if path.is_dir():
         raise InputError(f"{path}: a folder, expected a file")
     try:
-        content = path.read_bytes()
+        file = open(path, "rb")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    if content.startswith(b"\x1f\x8b"):
-        raise InputError(f"{path}: gzip data, expected text; unpack it first")
-    try:
-        return content.removeprefix(b"\xef\xbb\xbf").decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{line}: found byte 0x{content[error.start]:02x}, expected UTF-8 text") from None
+    with file:
+        for number, line in enumerate(file, 1):
+            if number == 1:
+                if line.startswith(b"\x1f\x8b"):
+                    raise InputError(f"{path}: gzip data, expected text; unpack it first")
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                raise InputError(f"{path}:{number}: found byte 0x{byte:02x}, expected UTF-8 text") from None
+            yield number, text
 
 
-def _csv_rows(path, text):
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows = []
+def _tsv_rows(path):
+    for number, line in _lines(path):
+        yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
+
+
+def _csv_rows(path):
+    text = io.StringIO("".join(line for _, line in _lines(path)), newline="")
+    reader = csv.reader(text, strict=True)
     try:
         for cells in reader:
             if cells:
-                rows.append((reader.line_num, cells))
+                yield reader.line_num, cells
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: not CSV: {error}") from None
-    return rows
 
 
-def _jsonl_rows(path, text):
-    header, rows = None, []
-    for number, line in enumerate(text.split("\n"), 1):
+def _jsonl_rows(path):
+    """The header, made of the first row's keys, is the first of the rows."""
+    header = None
+    for number, line in _lines(path):
         if not line.strip():
             continue
         try:
@@ -221,13 +225,14 @@ def _jsonl_rows(path, text):
             raise InputError(f"{path}:{number}: not JSON: {error}; expected one object per line") from None
         if not isinstance(record, dict):
             raise InputError(f"{path}:{number}: found {type(record).__name__}, expected one JSON object per line")
-        header = header or list(record)
+        if header is None:
+            header = list(record)
+            yield number, header
         if record.keys() != set(header):
             raise InputError(f"{path}:{number}: keys found: {_list(record)}; expected as in the first row: {_list(header)}")
-        rows.append((number, [_json_text(record[key], f"{path}:{number}: {key}") for key in header]))
+        yield number, [_json_text(record[key], f"{path}:{number}: {key}") for key in header]
     if header is None:
         raise InputError(f"{path}: empty file, expected one JSON object per line")
-    return header, rows
 
 
 def _json_text(value, where):
@@ -242,17 +247,19 @@ def _json_text(value, where):
     return value
 
 
-def _find_columns(path, header, rows, task, split_name):
-    """(places of the texts, place of the label or None, number of columns) of a file; checks that it is the task's."""
+def _find_columns(path, header, first, task, split_name):
+    """(places of the texts, place of the label or None, number of columns) of a file; checks that it is the task's.
+
+    `first` holds the cells of the first row, None where there is none.
+    """
     split = task.splits[split_name]
     if header is None:
-        first = rows[0][1] if rows else []
-        if len(first) == split.width and first[split.label] not in (*task.labels, *task.aliases):
+        if first and len(first) == split.width and first[split.label] not in (*task.labels, *task.aliases):
             raise InputError(
                 f"{path}:1: label {first[split.label][:_SHOWN]!r}, expected {_list(task.labels)} and no header"
                 + _looks_like(first, task)
             )
-        if rows and len(first) != split.width:
+        if first and len(first) != split.width:
             raise InputError(
                 f"{path}:1: found {len(first)} columns, expected {split.width} and no header" + _looks_like(first, task)
             )

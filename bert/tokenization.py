@@ -5,7 +5,9 @@ never makes a special token: the word [SEP] in a sentence is three ordinary piec
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Optional
 
 from tokenizers import Tokenizer as _Tokenizer
 from tokenizers.models import WordPiece
@@ -17,6 +19,7 @@ from bert.weights import find_vocabulary, read_json
 
 #: A longer word is one [UNK], as in Hugging Face's BERT; GluonNLP's own tokenizer has 200.
 MAX_CHARACTERS_PER_WORD = 100
+_REMEMBERED_WORDS = 2**17  # about 50 MB; then all are forgotten, so that memory stays flat
 
 
 @dataclass(frozen=True)
@@ -29,9 +32,23 @@ class Tokenizer:
     separators: int  # between the two texts of a pair: 1 in BERT, 2 in RoBERTa
     segments: bool  # whether the second text has token type 1
     description: str  # for the plan: "WordPiece, 30522 pieces, lower case"
+    words: Optional[dict]  # word -> its ids, filled as texts are encoded; None where a space does not part two words
 
     def encode(self, texts):
-        """List of arrays-to-be: one list of token ids per text, nothing added and nothing cut."""
+        """List of arrays-to-be: one list of token ids per text, nothing added and nothing cut.
+
+        The library, on all cores, sees each distinct word once: a few words make up most of any text.
+        """
+        if self.words is None:
+            return self._encode(texts)
+        if len(self.words) > _REMEMBERED_WORDS:
+            self.words.clear()
+        texts = [text.split(" ") for text in texts]
+        unseen = list(set(chain.from_iterable(texts)) - self.words.keys())
+        self.words.update(zip(unseen, self._encode(unseen)))
+        return [list(chain.from_iterable(map(self.words.__getitem__, words))) for words in texts]
+
+    def _encode(self, texts):
         return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
 
     def tokens(self, ids):
@@ -88,6 +105,13 @@ def load_tokenizer(folder, architecture):
     size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
     if size > architecture.vocab_size:
         raise InputError(f"{path}: numbers {size} tokens, but the model has embeddings for {architecture.vocab_size}")
+    # BERT cleans character by character and splits at every space, so a text's ids are those of its words in a row. A token
+    # that someone has added may hold a space.
+    splits_at_spaces = (
+        isinstance(backend.normalizer, BertNormalizer)
+        and isinstance(backend.pre_tokenizer, BertPreTokenizer)
+        and all(token.special for token in backend.get_added_tokens_decoder().values())
+    )
     kind = type(backend.model).__name__
     casing = " lower case," if getattr(backend.normalizer, "lowercase", False) else ""
     return Tokenizer(
@@ -97,6 +121,7 @@ def load_tokenizer(folder, architecture):
         separators=2 if roberta else 1,
         segments=architecture.model_type == "bert" and architecture.type_vocab_size > 1,
         description=f"{kind},{casing} {size} pieces, from {path.name}",
+        words={} if splits_at_spaces else None,
     )
 
 

@@ -4,8 +4,10 @@ Reads Hugging Face folders (safetensors, or torch files as data only). Weights a
 what it hands on is NumPy.
 """
 
+import functools
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -224,7 +226,13 @@ def find_vocabulary(folder):
 
 
 def file_digest(path):
-    """sha256 of a file, as hex."""
+    """sha256 of a file, as hex; a file that has not changed since is not read again."""
+    status = os.stat(path)
+    return _digest(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.cache
+def _digest(path, size, changed):
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

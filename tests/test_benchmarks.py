@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarks import bench, gpu, step
+from benchmarks import bench, gpu, step, text
 from bert.engines import installed, load_engine
 from bert.precision import DTYPES
 
@@ -24,7 +24,8 @@ def result(ours, peer=None, *, what="a task", target=2.0, score=0.8):
             pair["peer"] = bench.figures({"real_tokens_per_second": 300.0, "accuracy": 0.75, "mcc": 0.5}, peer[number], 200)
         pairs.append(pair)
     summary = bench.summarize(pairs, "wall_seconds")
-    return {"what": what, "compared": "wall_seconds", "target": target, "pairs": pairs, "summary": summary}
+    entry = {"what": what, "compared": "wall_seconds", "target": target, "pairs": pairs, "summary": summary}
+    return {**entry, "date": "2020-01-02T03:04:05Z", "minutes": 2.25}
 
 
 # --- bench.py --------------------------------------------------------------------------------------------------------
@@ -44,28 +45,43 @@ def test_our_scores_are_those_of_the_last_epoch_or_of_the_saved_model():
     assert bench.figures({"scores": {"saved": {"dev": {"accuracy": 0.6}}}}, 1.0, 1)["scores"] == {"accuracy": 0.6}
 
 
-def test_a_target_is_a_ratio_or_without_a_peer_seconds():
-    comparison = bench.COMPARISONS[0]
-    assert comparison.compared == "wall_seconds" and comparison.target == 2.5
-    assert bench.reaches(comparison, result([1.0], [2.6])["summary"])
-    assert not bench.reaches(comparison, result([1.0], [2.4])["summary"])
-    assert bench.reaches(comparison, result([2.0])["summary"]) and not bench.reaches(comparison, result([3.0])["summary"])
+def test_the_start_is_the_process_without_its_evaluation():
+    assert bench.figures({"eval_seconds": 0.5}, 3.0, 1)["start_seconds"] == 2.5
+    assert "start_seconds" not in bench.figures({}, 3.0, 1)
+
+
+def test_the_share_of_bare_products_counts_real_tokens():
+    """Ours and the Trainer name their tokens differently; ten rows of 5 tokens in a second."""
+    flops = 10 * step.model_flops(step.make_architecture("1,2,1"), rows=1, length=5)
+    for name in ("tokens_per_second", "real_tokens_per_second"):
+        assert bench.product_share({"examples_per_second": 10.0, name: 50.0}, "1,2,1", 2 * flops) == 0.5
+
+
+def test_earlier_rows_are_kept_on_the_same_machine_only(tmp_path, capsys):
+    path = tmp_path / "bench.json"
+    assert bench.earlier_results(path, {"cpu": "one"}) == {}
+    path.write_text(json.dumps({"machine": {"cpu": "one"}, "results": {"a": {"minutes": 1}}}))
+    assert bench.earlier_results(path, {"cpu": "one"}) == {"a": {"minutes": 1}}
+    assert bench.earlier_results(path, {"cpu": "two"}) == {}
+    assert (tmp_path / "bench-old.json").is_file() and "bench-old.json" in capsys.readouterr().out
 
 
 def test_the_table_holds_every_figure():
-    machine = {"cpu": "A CPU", "cores": 2, "memory_gib": 16.0, "date": "2020-01-02T03:04:05Z", "versions": {"torch": "2.0"}}
+    machine = {"cpu": "A CPU", "cores": 2, "memory_gib": 16.0, "versions": {"torch": "2.0"}}
     results = {"a": result([1.0, 2.0, 4.0], [3.0, 4.0, 20.0]), "b": result([7.0], what="alone", target=30.0)}
     lines = bench.markdown(machine, results)
-    assert lines[0] == "A CPU, 2 core(s), 16 GiB, 2020-01-02; torch 2.0"
+    assert lines[0] == "A CPU, 2 core(s), 16 GiB; torch 2.0"
     assert len({line.count("|") for line in lines if line.startswith("|")}) == 1
-    assert lines[-2] == (
-        "| a task | 3 | 2 (1 to 4) | 4 (3 to 20) | 3 (2 to 5) | 2 | 900 / 300 | 100 / 200 | accuracy 0.8000 / 0.7500 |"
+    assert lines[-4] == (
+        "| a task | 3 | 2 (1 to 4) | 4 (3 to 20) | 3 (2 to 5) | 2 | 900 / 300 | - / - | 100 / 200 "
+        "| accuracy 0.8000 / 0.7500 | 2.2 min, 2020-01-02 |"
     )
-    assert lines[-1] == "| alone | 1 | 7 |  |  | 30 s | 900 | 100 | accuracy 0.8000 |"
+    assert lines[-3] == "| alone | 1 | 7 |  |  | 30 s | 900 | - | 100 | accuracy 0.8000 | 2.2 min, 2020-01-02 |"
+    assert lines[-1] == "4 minutes in all."
 
 
 def test_every_comparison_can_be_filled_in_at_both_sizes():
-    places = ("data", "tiny", "long", "base", "tuned", "model", "peers", "python", "seed", "run")
+    places = ("data", "tiny", "long", "base", "tuned", "mnli", "model", "peers", "python", "seed", "run")
     values = dict.fromkeys(places, "a folder/with spaces")
     for comparison in bench.COMPARISONS:
         for size in (bench.SIZES, bench.QUICK):
@@ -101,13 +117,23 @@ def test_what_cannot_be_compared_is_one_line(arguments, found, capsys):
     assert captured.err.count("\n") == 1 and found in captured.err
 
 
+# --- text.py ---------------------------------------------------------------------------------------------------------
+
+
 def test_generated_pairs_have_the_lengths_of_mnli(bert_folder):
-    _, architecture = bench.read_config(bert_folder)
-    examples = bench.make_pairs(bench.load_tokenizer(bert_folder, architecture), 2000)
+    examples = list(text.make_pairs(text.load_tokenizer(bert_folder, text.read_config(bert_folder)[1]), 2000))
     words = [(len(example.text_a.split()), len(example.text_b.split())) for example in examples]
     premise, hypothesis = (sum(column) / len(words) for column in zip(*words))  # noqa: B905
     assert [example.index for example in examples] == list(range(2000))
     assert 18 < premise < 22 and 9 < hypothesis < 11
+
+
+def test_a_generated_file_is_read_as_mnli(bert_folder, tmp_path, capsys):
+    text.main(["--write", str(tmp_path / "new" / "train.tsv"), "--rows", "30", "--model", str(bert_folder)])
+    text.main(["--read", str(tmp_path / "new" / "train.tsv"), "--model", str(bert_folder)])
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == 30 and found["read_seconds"] <= found["text_seconds"]
+    assert found["peak_rss_mib"] >= found["peak_rss_before_mib"] > 10
 
 
 # --- step.py ---------------------------------------------------------------------------------------------------------
@@ -198,7 +224,7 @@ def test_the_table_of_points():
     assert len(lines) == 3 and lines[1].split()[-1] == "3" and lines[2].split()[-1] == "-"
 
 
-@pytest.mark.parametrize("script", ["bench.py", "step.py", "gpu.py", "hf_predict.py"])
+@pytest.mark.parametrize("script", ["bench.py", "step.py", "text.py", "gpu.py", "hf_predict.py"])
 def test_each_script_says_how_it_is_used(script, tmp_path):
     command = [sys.executable, str(ROOT / "benchmarks" / script), "--help"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)

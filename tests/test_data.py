@@ -369,9 +369,18 @@ def test_jsonl_text_that_is_no_unicode_is_named(tmp_path):
     assert "a.jsonl:2:" in refusal(path, own_task({"train": path}, labels=("x", "y")))
 
 
+@pytest.mark.parametrize("name, text", [("a.tsv", "text\tlabel\nx\t1\n"), ("a.jsonl", '{"text": "x", "label": "1"}\n')])
+def test_only_what_is_asked_for_is_read(tmp_path, name, text):
+    (tmp_path / name).write_bytes(text.encode() + b"\xff\n")
+    header, rows = read_rows(tmp_path / name)
+    assert header == ["text", "label"] and next(rows)[1] == ["x", "1"]
+    with pytest.raises(InputError, match="found byte 0xff"):
+        next(rows)
+
+
 def test_read_rows_counts_the_lines_of_the_file(tmp_path):
     path = write(tmp_path, "a.csv", 'text,label\n"two\nlines",1\n\nb,0\n')
-    assert read_rows(path)[1] == [(3, ["two\nlines", "1"]), (5, ["b", "0"])]
+    assert list(read_rows(path)[1]) == [(3, ["two\nlines", "1"]), (5, ["b", "0"])]
 
 
 # --- loading the splits of a task ------------------------------------------------------------------------------------

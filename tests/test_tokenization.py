@@ -237,6 +237,28 @@ def test_roberta_gives_the_same_ids_as_transformers(tmp_path, make_model):
         assert row_ids(ours, text_a, text_b) == expected
 
 
+@pytest.mark.parametrize("lower", [True, False])
+def test_word_by_word_gives_what_the_library_gives_for_whole_texts(tmp_path, make_model, monkeypatch, lower):
+    """Also when the words are forgotten in between."""
+    monkeypatch.setattr("bert.tokenization._REMEMBERED_WORDS", 50)
+    tokenizer = build(tmp_path / "m", make_model, settings={"do_lower_case": lower})
+    random = np.random.default_rng(0)
+    pool = list("  aAbÀéßİΣςǅﬁ漢字,.!'-\u0301\u0308\u00a0\u2003\u200d\u3000\t\r\x00\x07\ufffd\U0001f600\u0345")
+    pool += ["[SEP]", "##b"]
+    for _ in range(20):
+        texts = ["".join(random.choice(pool, random.integers(20))) for _ in range(100)]
+        assert tokenizer.encode(texts) == tokenizer._encode(texts)
+    assert len(tokenizer.words) > 50
+
+
+def test_an_added_token_with_a_space_is_found(tmp_path, make_model):
+    tokenizer = build(tmp_path / "m", make_model)
+    tokenizer.backend.add_tokens(["a b"])
+    tokenizer.backend.save(str(tmp_path / "m" / "tokenizer.json"))
+    added = load(tmp_path / "m", vocab_size=100)
+    assert added.words is None and added.tokens(added.encode(["hello a b"])[0])[-1] == "a b"
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
