@@ -371,7 +371,7 @@ def test_jsonl_text_that_is_no_unicode_is_named(tmp_path):
 
 def test_read_rows_counts_the_lines_of_the_file(tmp_path):
     path = write(tmp_path, "a.csv", 'text,label\n"two\nlines",1\n\nb,0\n')
-    assert read_rows(path)[1] == [(3, ["two\nlines", "1"]), (5, ["b", "0"])]
+    assert list(read_rows(path)[1]) == [(3, ["two\nlines", "1"]), (5, ["b", "0"])]
 
 
 # --- loading the splits of a task ------------------------------------------------------------------------------------
