@@ -125,12 +125,12 @@ def read_examples(path, task, split_name):
     split = task.splits[split_name]
     header, rows = read_rows(path, has_header=split.width is None)
     first = next(rows, None)
-    if first is None:
+    if first is None and header is None:
         raise InputError(f"{path}: no rows, expected at least one")
-    texts, label_column, width = _find_columns(path, header, first[1], task, split_name)
+    texts, label_column, width = _find_columns(path, header, first and first[1], task, split_name)
     known = {label: label for label in task.labels} | task.aliases
     examples, skipped, skipped_lines = [], 0, []
-    for line, cells in itertools.chain([first], rows):
+    for line, cells in itertools.chain(filter(None, [first]), rows):
         if len(cells) != width:
             if task.skip_short_rows and split_name == "train":
                 skipped += 1
