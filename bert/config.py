@@ -145,7 +145,7 @@ def build_parser(description=None):
         "--model_name_or_path",
         default="bert_12_768_12",
         help="a folder in Hugging Face layout, a hub id, minilm_6_384_12, or GluonNLP's bert_12_768_12, bert_24_1024_16, "
-        "roberta_12_768_12, roberta_24_1024_16 (default: %(default)s)",
+        "roberta_12_768_12, roberta_24_1024_16 (default: %(default)s); a lower-casing one also strips accents",
     )
     add("--bert_dataset", help="what a GluonNLP model was pretrained on (default: book_corpus_wiki_en_uncased for BERT)")
     add("--pretrained_bert_parameters", help="file of encoder weights to start from instead of the model's own")
