@@ -496,6 +496,7 @@ def save_model(folder, weights, pretrained, *, task, tokenizer, card):
         tokenizer.backend.save(str(aside / "tokenizer.json"))
     path = aside / "tokenizer_config.json"  # says what transformers would otherwise guess of casing
     settings = {**(read_json(path) if path.is_file() else {}), **tokenizer.casing}
+    settings.pop("auto_map", None)
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     (aside / "README.md").write_text(card, encoding="utf-8")
     old = folder.with_name(folder.name + ".old")  # there is a whole model in one of the two places at any moment

@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import finetune_classifier
 
-MEMORY, SECONDS = 512 * 2**20, 20  # beyond what the imports take; wall clock
+MEMORY, SECONDS = 512 * 2**20, 60  # beyond what the imports take; wall clock
 
 
 def address_space():
