@@ -503,9 +503,6 @@ BAD_VALUES = {
 }
 
 
-BAD_VALUES["lr"] = (*BAD_VALUES["lr"], "3")  # the e-5 forgotten
-
-
 @pytest.mark.parametrize("flag, value", [(flag, value) for flag, values in BAD_VALUES.items() for value in values])
 def test_values_that_make_no_run(flag, value):
     with pytest.raises(InputError) as caught:
