@@ -27,6 +27,8 @@ CUDA_11 = [
     )
 ] + ["nvidia-cudnn-cu11>=8,<9"]
 MXNET = ["gluonnlp==0.10.0", "numpy<1.24"]
+# The coverage-guided fuzzer, where it has wheels; without it its two tests are skipped.
+ATHERIS = "atheris; sys_platform == 'linux' and platform_machine == 'x86_64' and python_version >= '3.11'"
 
 digest = hashlib.sha256((here / "bert/engines/kernels.cpp").read_bytes()).hexdigest()
 
@@ -66,6 +68,6 @@ setup(
         "mxnet-cu117": ["mxnet-cu117==1.9.1", *CUDA_11, *MXNET],
         "hub": ["huggingface_hub", "polars"],
         "report": ["matplotlib"],
-        "dev": ["pytest", "hypothesis", "ruff", "transformers", "accelerate"],
+        "dev": ["pytest", "hypothesis", "ruff", "transformers", "accelerate", ATHERIS],
     },
 )

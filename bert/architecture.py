@@ -4,7 +4,6 @@ Covers BERT, RoBERTa and DistilBERT. Canonical names are those of Hugging Face's
 three; both engines build their model from an Architecture and speak these names. Knows no framework and no disk.
 """
 
-import math
 from dataclasses import dataclass
 
 from bert import InputError
@@ -95,8 +94,8 @@ def read_architecture(config, where="config.json"):
         value = default if value is None else value
         if value is None:
             raise InputError(f"{where}: {key} is missing")
-        a_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        if not a_number or value != kind(value) or not low <= value <= high:
+        a_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not a_number or not low <= value <= high or value != kind(value):  # the range first: 10**400 has no float
             raise InputError(f"{where}: {key} is {value!r}, expected {kind.__name__} from {low:g} to {high:g}")
         return kind(value)
 
@@ -112,7 +111,7 @@ def read_architecture(config, where="config.json"):
         raise InputError(f"{where}: position_embedding_type is {config['position_embedding_type']!r}, expected 'absolute'")
     distil = model_type == "distilbert"
     activation = config.get("activation" if distil else "hidden_act", "gelu")
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise InputError(f"{where}: activation is {activation!r}, expected one of {', '.join(_ACTIVATIONS)}")
     hidden_dropout = number("dropout" if distil else "hidden_dropout_prob", 0.1, float, 0, 1)
     pad_token_id = number("pad_token_id", 1 if model_type == "roberta" else 0, int, 0, sizes["vocab_size"] - 1)

@@ -11,6 +11,22 @@ from bert import InputError, __version__
 from bert.precision import DTYPES
 from bert.tasks import TASKS, find_task
 
+_LARGEST_COUNT = 10**9
+_COUNTS = {  # flag -> its smallest value
+    "epochs": 1,
+    "training_steps": 1,
+    "batch_size": 1,
+    "dev_batch_size": 1,
+    "accumulate": 1,
+    "log_interval": 1,
+    "early_stop": 1,
+    "round_to": 1,
+    "loss_scale_growth_interval": 1,
+    "max_len": 4,
+    "gpu": 0,
+}
+_SMALLEST_SCALE = 2.0**-24  # below float16's smallest number a scale leaves nothing to divide
+
 
 @dataclass(frozen=True)
 class FinetuneConfig:
@@ -86,8 +102,8 @@ def _loss_scale(text):
         scale = float(text)
     except ValueError:
         scale = 0.0
-    if not 0 < scale <= 2.0**100:
-        raise argparse.ArgumentTypeError(f"{text} is neither dynamic nor a number above 0")
+    if not _SMALLEST_SCALE <= scale <= 2.0**100:
+        raise argparse.ArgumentTypeError(f"{text} is neither dynamic nor a number from {_SMALLEST_SCALE:g} to 2**100")
     return scale
 
 
@@ -130,7 +146,7 @@ def build_parser(description=None):
         "--model_name_or_path",
         default="bert_12_768_12",
         help="a folder in Hugging Face layout, a hub id, minilm_6_384_12, or GluonNLP's bert_12_768_12, bert_24_1024_16, "
-        "roberta_12_768_12, roberta_24_1024_16 (default: %(default)s)",
+        "roberta_12_768_12, roberta_24_1024_16 (default: %(default)s); a lower-casing one also strips accents",
     )
     add("--bert_dataset", help="what a GluonNLP model was pretrained on (default: book_corpus_wiki_en_uncased for BERT)")
     add("--pretrained_bert_parameters", help="file of encoder weights to start from instead of the model's own")
@@ -264,23 +280,22 @@ def _problems(config):
         except InputError as error:
             found.append(str(error))
         require(not c.regression, "--regression is for your own files; a GLUE task knows its kind")
-    require(c.output_dir, "--output_dir is empty")
+    for flag, value in vars(c).items():  # an unset variable in a shell script must not choose another model or file
+        require(value != "", f"--{flag} is empty")
     require(
         not (c.pretrained_bert_parameters and c.model_parameters),
         "--pretrained_bert_parameters and --model_parameters exclude each other",
     )
-    for flag in ("epochs", "batch_size", "dev_batch_size", "accumulate", "log_interval", "loss_scale_growth_interval"):
-        require(getattr(c, flag) >= 1, f"--{flag} is {getattr(c, flag)}, expected at least 1")
-    for flag in ("training_steps", "early_stop", "round_to"):
-        require(getattr(c, flag) is None or getattr(c, flag) >= 1, f"--{flag} is {getattr(c, flag)}, expected at least 1")
-    require(c.max_len >= 4, f"--max_len is {c.max_len}, expected at least 4")
-    require(0 < c.lr < float("inf"), f"--lr is {c.lr:g}, expected a number above 0")
+    for flag, low in _COUNTS.items():
+        value = getattr(c, flag)
+        require(value is None or low <= value <= _LARGEST_COUNT, f"--{flag} is {value}, expected {low} to {_LARGEST_COUNT}")
+    # What float32 can hold and add: a rate that is merely too high is the run's to find out, and it says so.
+    require(1e-12 <= c.lr <= 3e38, f"--lr is {c.lr:g}, expected 1e-12 to 3e38; usual are 1e-5 to 1e-4")
     require(0 <= c.epsilon < 1, f"--epsilon is {c.epsilon:g}, expected 0 to 1")
     require(0 <= c.weight_decay < 1, f"--weight_decay is {c.weight_decay:g}, expected 0 to 1")
     require(0 <= c.warmup_ratio <= 1, f"--warmup_ratio is {c.warmup_ratio:g}, expected 0 to 1")
     require(0 <= c.max_grad_norm < float("inf"), f"--max_grad_norm is {c.max_grad_norm:g}, expected 0 or more")
     require(0 <= c.seed < 2**32, f"--seed is {c.seed}, expected 0 to 2**32 - 1")
-    require(c.gpu is None or c.gpu >= 0, f"--gpu is {c.gpu}, expected 0 or more")
     require(
         1 < c.loss_scale_growth_factor < float("inf"),
         f"--loss_scale_growth_factor is {c.loss_scale_growth_factor:g}, expected above 1",
@@ -290,9 +305,9 @@ def _problems(config):
         f"--loss_scale_backoff_factor is {c.loss_scale_backoff_factor:g}, expected 0 to 1",
     )
     require(
-        0 < c.min_loss_scale <= c.init_loss_scale <= c.max_loss_scale <= 2.0**100,
+        _SMALLEST_SCALE <= c.min_loss_scale <= c.init_loss_scale <= c.max_loss_scale <= 2.0**100,
         f"--min_loss_scale {c.min_loss_scale:g}, --init_loss_scale {c.init_loss_scale:g} and --max_loss_scale "
-        f"{c.max_loss_scale:g}: expected above 0 and in this order",
+        f"{c.max_loss_scale:g}: expected from {_SMALLEST_SCALE:g} on and in this order",
     )
     require(
         c.loss_scale is None or c.dtype == "float16",

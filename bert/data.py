@@ -5,10 +5,10 @@ the official files are content.
 """
 
 import csv
-import io
+import itertools
 import json
+import re
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Optional
 
@@ -17,11 +17,17 @@ from tqdm import tqdm
 
 from bert import InputError
 from bert.engines import Batch
+from bert.files import MAX_LINE, is_there, read_lines
 from bert.tasks import TASKS, find_task, own_task
 
 #: Rows that are shuffled, then sorted by length together: enough for little padding, few enough to stay well mixed.
 BATCHES_PER_BUCKET_POOL = 50
 _SHOWN = 60  # characters of a cell that a message quotes
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # float() would take 1_0 for ten, too
+
+# Rows that are tokenized at once, and characters: the library holds a hundred bytes and more for each token.
+_ROWS_AT_ONCE, _CHARACTERS_AT_ONCE = 10_000, 2_000_000
+_CHARACTERS_PER_TOKEN = 64  # so many are read first for each token that can be kept; in English a token has about five
 
 
 class Example(NamedTuple):
@@ -68,7 +74,7 @@ def choose_task(config, *, saved_labels):
     if config.task_name is not None:
         return find_task(config.task_name)
     for name, path in config.own_files.items():
-        if not Path(path).exists():
+        if not is_there(path):
             raise InputError(f"--{name}_file {path}: no such file")
     if config.regression or (config.only_inference and saved_labels is not None and len(saved_labels) == 1):
         labels = ()
@@ -95,7 +101,7 @@ def load_splits(task, data_dir, *, train, tokenizer, max_len):
     required = task.split_names("train") + task.split_names("dev") if train else []
     for name in required + [name for name in task.splits if name not in required and name != "train"]:
         paths = [Path(data_dir) / file for file in task.splits[name].files]
-        path = next((path for path in paths if path.exists()), None)
+        path = next((path for path in paths if is_there(path)), None)
         if path is None:
             if name in required:
                 raise missing(paths[0])
@@ -119,13 +125,17 @@ def read_examples(path, task, split_name):
     split = task.splits[split_name]
     header, rows = read_rows(path, has_header=split.width is None)
     first = next(rows, None)
+    if first is None and header is None:
+        raise InputError(f"{path}: no rows, expected at least one")
     texts, label_column, width = _find_columns(path, header, first and first[1], task, split_name)
     known = {label: label for label in task.labels} | task.aliases
-    examples, skipped = [], []
-    for line, cells in chain([first] if first else [], rows):
+    examples, skipped, skipped_lines = [], 0, []
+    for line, cells in itertools.chain(filter(None, [first]), rows):
         if len(cells) != width:
             if task.skip_short_rows and split_name == "train":
-                skipped.append(line)
+                skipped += 1
+                if skipped <= 5:
+                    skipped_lines.append(str(line))
                 continue
             raise InputError(f"{path}:{line}: found {len(cells)} columns, expected {width}")
         label = None
@@ -137,8 +147,8 @@ def read_examples(path, task, split_name):
         raise InputError(f"{path}: no rows, expected at least one")
     warnings = []
     if skipped:
-        shown = ", ".join(map(str, skipped[:5])) + (", ..." if len(skipped) > 5 else "")
-        warnings.append(f"{path}: {len(skipped)} row(s) skipped, columns missing: line {shown}")
+        shown = ", ".join(skipped_lines) + (", ..." if skipped > 5 else "")
+        warnings.append(f"{path}: {skipped} row(s) skipped, columns missing: line {shown}")
     return examples, warnings
 
 
@@ -164,75 +174,78 @@ def read_labels(paths):
 
 
 def read_rows(path, *, has_header=True):
-    """(header or None, iterator of (line number, cells)) of a .tsv (also .txt), .csv or .jsonl file, read as it is asked
-    for: a file of gigabytes is never held whole."""
+    """(header or None, iterator of (line number, cells)) of a .tsv (also .txt), .csv or .jsonl file.
+
+    Rows are read as they are asked for, so what is wrong in a row is raised when its turn comes.
+    """
     path = Path(path)
-    rows = {".csv": _csv_rows, ".json": _jsonl_rows, ".jsonl": _jsonl_rows}.get(path.suffix.lower(), _tsv_rows)(path)
+    suffix = path.suffix.lower()
+    if suffix in (".json", ".jsonl"):
+        records = _jsonl_records(path)
+        first = next(records, None)
+        if first is None:
+            raise InputError(f"{path}: empty file, expected one JSON object per line")
+        header = list(first[1])
+        return header, _jsonl_rows(path, header, itertools.chain([first], records))
+    rows = _csv_rows(path) if suffix == ".csv" else _tsv_rows(path)
     if not has_header:
         return None, rows
-    for _, header in rows:
-        return header, rows
-    raise InputError(f"{path}: empty file, expected a header row")
-
-
-def _lines(path):
-    """(line number, text with its end) of each line that ends at \\n."""
-    if path.is_dir():
-        raise InputError(f"{path}: a folder, expected a file")
-    try:
-        file = open(path, "rb")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    with file:
-        for number, line in enumerate(file, 1):
-            if number == 1:
-                if line.startswith(b"\x1f\x8b"):
-                    raise InputError(f"{path}: gzip data, expected text; unpack it first")
-                line = line.removeprefix(b"\xef\xbb\xbf")
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                byte = line[error.start]
-                raise InputError(f"{path}:{number}: found byte 0x{byte:02x}, expected UTF-8 text") from None
-            yield number, text
+    header = next(rows, None)
+    if header is None:
+        raise InputError(f"{path}: empty file, expected a header row")
+    return header[1], rows
 
 
 def _tsv_rows(path):
-    for number, line in _lines(path):
-        yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
+    for number, line in read_lines(path):
+        yield number, line.removesuffix("\r").split("\t")
 
 
 def _csv_rows(path):
-    text = io.StringIO("".join(line for _, line in _lines(path)), newline="")
-    reader = csv.reader(text, strict=True)
-    try:
-        for cells in reader:
-            if cells:
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not CSV: {error}") from None
+    csv.field_size_limit(MAX_LINE)  # the library's own limit is below a long document
+    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+    while True:
+        begin = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            reason = "a carriage return inside an unquoted cell" if "new-line" in str(error) else error
+            raise InputError(f"{path}:{begin}: not CSV: {reason}") from None
+        if cells is None:
+            return
+        if cells:
+            yield reader.line_num, cells
 
 
-def _jsonl_rows(path):
-    """The header, made of the first row's keys, is the first of the rows."""
-    header = None
-    for number, line in _lines(path):
+def _jsonl_records(path):
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = json.loads(line, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{path}:{number}: not JSON: {error}; expected one object per line") from None
         if not isinstance(record, dict):
             raise InputError(f"{path}:{number}: found {type(record).__name__}, expected one JSON object per line")
-        if header is None:
-            header = list(record)
-            yield number, header
+        yield number, record
+
+
+def _unique_keys(pairs):
+    record = dict(pairs)
+    if len(record) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return record
+
+
+def _no_constant(name):
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _jsonl_rows(path, header, records):
+    for number, record in records:
         if record.keys() != set(header):
             raise InputError(f"{path}:{number}: keys found: {_list(record)}; expected as in the first row: {_list(header)}")
         yield number, [_json_text(record[key], f"{path}:{number}: {key}") for key in header]
-    if header is None:
-        raise InputError(f"{path}: empty file, expected one JSON object per line")
 
 
 def _json_text(value, where):
@@ -248,18 +261,15 @@ def _json_text(value, where):
 
 
 def _find_columns(path, header, first, task, split_name):
-    """(places of the texts, place of the label or None, number of columns) of a file; checks that it is the task's.
-
-    `first` holds the cells of the first row, None where there is none.
-    """
+    """(places of the texts, place of the label or None, number of columns) of a file; checks that it is the task's."""
     split = task.splits[split_name]
     if header is None:
-        if first and len(first) == split.width and first[split.label] not in (*task.labels, *task.aliases):
+        if len(first) == split.width and first[split.label] not in (*task.labels, *task.aliases):
             raise InputError(
                 f"{path}:1: label {first[split.label][:_SHOWN]!r}, expected {_list(task.labels)} and no header"
                 + _looks_like(first, task)
             )
-        if first and len(first) != split.width:
+        if len(first) != split.width:
             raise InputError(
                 f"{path}:1: found {len(first)} columns, expected {split.width} and no header" + _looks_like(first, task)
             )
@@ -271,6 +281,9 @@ def _find_columns(path, header, first, task, split_name):
             f"{path}:1: columns found: {_list(header)}; expected among them for {task.name}: {_list(wanted)}"
             + _looks_like(header, task)
         )
+    for name in wanted:
+        if header.count(name) > 1:
+            raise InputError(f"{path}:1: column {name[:_SHOWN]} is there {header.count(name)} times, expected once")
     label = header.index(split.label) if split.label is not None else None
     return [header.index(name) for name in text], label, len(header)
 
@@ -307,11 +320,7 @@ def _read_label(text, known, where):
         if text not in known:
             raise InputError(f"{where}: label {text[:_SHOWN]!r}, expected {_list(dict.fromkeys(known.values()))}")
         return known[text]
-    try:
-        finite = abs(float(text)) <= np.finfo(np.float32).max
-    except ValueError:
-        finite = False
-    if not finite:
+    if not _NUMBER.fullmatch(text.strip(" ")) or not abs(float(text)) <= np.finfo(np.float32).max:
         raise InputError(f"{where}: score {text[:_SHOWN]!r}, expected a finite number")
     return text
 
@@ -342,10 +351,9 @@ def encode(examples, tokenizer, *, labels, max_len, description="tokenize"):
     room = max_len - tokenizer.special_tokens(pair)
     pieces, lengths, segment_starts, truncated = [], [], [], 0
     with tqdm(total=len(examples), desc=description, unit=" rows", leave=False, disable=len(examples) < 20000) as bar:
-        for start in range(0, len(examples), 10000):  # bounds what the tokenizer holds at once
-            chunk = examples[start : start + 10000]
-            firsts = tokenizer.encode([example.text_a for example in chunk])
-            seconds = tokenizer.encode([example.text_b for example in chunk]) if pair else [()] * len(chunk)
+        for chunk in _chunks(examples):
+            firsts = _encode_openings([example.text_a for example in chunk], tokenizer, room)
+            seconds = _encode_openings([example.text_b for example in chunk], tokenizer, room) if pair else [()] * len(chunk)
             tokens = []
             for a, b in zip(firsts, seconds):
                 kept_a, kept_b = truncated_lengths(len(a), len(b), room)
@@ -373,6 +381,33 @@ def encode(examples, tokenizer, *, labels, max_len, description="tokenize"):
         label_ids=label_ids,
         truncated=truncated,
     )
+
+
+def _chunks(examples):
+    """The examples in lists of few enough rows and characters to tokenize at once."""
+    chunk, characters = [], 0
+    for example in examples:
+        chunk.append(example)
+        characters += len(example.text_a) + len(example.text_b or "")
+        if len(chunk) == _ROWS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _encode_openings(texts, tokenizer, room):
+    """Token ids of each text; of a very long one only those of its opening, where they alone are more than `room`.
+
+    An opening ends before a space, where words do too, so its tokens are the first ones of the whole text.
+    """
+    enough = _CHARACTERS_PER_TOKEN * (room + 1)
+    ends = [text.find(" ", enough) if len(text) > enough else -1 for text in texts]
+    encoded = tokenizer.encode([text if end < 0 else text[:end] for text, end in zip(texts, ends)])
+    for number, end in enumerate(ends):
+        if end >= 0 and len(encoded[number]) <= room:
+            encoded[number] = tokenizer.encode([texts[number]])[0]
+    return encoded
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ def check_folder(path, *, overwrite, sources=()):
     files that the run is going to read."""
     folder = Path(path)
     for source in filter(None, sources):
-        if folder.resolve() in (Path(source).resolve(), *Path(source).resolve().parents):
+        real = Path(os.path.realpath(source))  # (unlike Path.resolve it takes any name, and links that go in circles)
+        if Path(os.path.realpath(folder)) in (real, *real.parents):
             raise InputError(f"--output_dir {path}: holds {source}, which this run reads; name another folder")
     try:
         if folder.exists() and not folder.is_dir():

@@ -13,6 +13,7 @@ import numpy as np
 
 from bert import InputError
 from bert.architecture import HEAD, POOLER
+from bert.files import file_size
 
 LIST_MAGIC = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # V2 added a storage type, V3 allows zero dimensions and sizes
@@ -32,6 +33,7 @@ def read_params(path):
     Every size that the file declares is checked against its length before anything is allocated. InputError names the
     file and what is wrong with it.
     """
+    file_size(path)
     try:
         with open(path, "rb") as file:
             return _read_list(_Reader(file, path))
@@ -97,7 +99,10 @@ def _read_array(reader, what):
         raise reader.damaged(f"{what} has type number {flag}")
     dtype = np.dtype("<u2" if flag == BFLOAT16 else TYPES[flag])
     data = reader.bytes(math.prod(shape) * dtype.itemsize, f"{what} of shape {shape}")
-    array = np.frombuffer(data, dtype).reshape(shape)
+    try:
+        array = np.frombuffer(data, dtype).reshape(shape)
+    except ValueError:  # no values, and sizes beyond what an array can have
+        raise reader.damaged(f"{what} has shape {shape}") from None
     if flag == BFLOAT16:  # the upper half of a float32
         return (array.astype(np.uint32) << 16).view(np.float32)
     return array
@@ -183,12 +188,14 @@ def from_gluon(tensors, architecture):
     The pooler and the classifier are there if the file had them. GluonNLP's RoBERTa has neither the position rows
     before the first token's nor the token type that Hugging Face's adds everywhere: both come out as zeros.
     """
-    weights = {
-        canonical: tensors[name].astype(np.float32)
-        for name, canonical in canonical_names(tensors).items()
-        if canonical is not None
-    }
-    if architecture.model_type == "roberta" and POSITIONS in weights:
+    weights = {}
+    for name, canonical in canonical_names(tensors).items():
+        if canonical in weights:
+            raise InputError(f"weights: {name} is there a second time under another spelling; which one is meant?")
+        if canonical is not None:
+            with np.errstate(over="ignore"):
+                weights[canonical] = tensors[name].astype(np.float32)
+    if architecture.model_type == "roberta" and np.shape(weights.get(POSITIONS))[1:] == (architecture.hidden_size,):
         unused = np.zeros((architecture.position_offset, architecture.hidden_size), np.float32)
         weights[POSITIONS] = np.concatenate([unused, weights[POSITIONS]])
         weights[TOKEN_TYPES] = np.zeros((architecture.type_vocab_size, architecture.hidden_size), np.float32)
@@ -200,7 +207,7 @@ def gluon_config(tensors, bert_model, path):
 
     `bert_model` is a name such as bert_12_768_12 (layers, units, heads). Constants are those of GluonNLP v0.10's models.
     """
-    named = re.fullmatch(r"(bert|roberta)_\d+_\d+_(\d+)", bert_model)
+    named = re.fullmatch(r"(bert|roberta)_\d+_\d+_(\d{1,6})", bert_model)
     if not named:
         raise InputError(f"{path}: --bert_model must name its shape, as bert_12_768_12 does, not {bert_model}")
     bare = {re.sub(r"^(bert|roberta)\.", "", name): tensor.shape for name, tensor in tensors.items()}

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bert import RunError
 from bert.metrics import predictions
 
 _STS_B_RANGE = (0.0, 5.0)  # of the human scores; Cer et al. 2017
@@ -20,7 +21,13 @@ def prediction_texts(task, logits):
 
 
 def write_submission(folder, task, split_name, logits):
-    """Write index and prediction of every row of a test split, in file order, whole or not at all; returns the path."""
+    """Write index and prediction of every row of a test split, in file order, whole or not at all; returns the path.
+
+    RunError where an output is not finite: what it would be rounded to is no prediction.
+    """
+    if not np.isfinite(logits).all():
+        row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
+        raise RunError(f"{split_name}: the model's output for row {row} is not finite, so no predictions are written")
     path = Path(folder) / task.splits[split_name].submission
     path.parent.mkdir(exist_ok=True)
     aside = path.with_name(path.name + ".partial")

@@ -3,6 +3,7 @@
 Knows the layouts and nothing of how they are read, scored or learned.
 """
 
+import unicodedata
 from dataclasses import dataclass, field
 from typing import Optional, Union
 
@@ -173,8 +174,14 @@ def known_task(name):
 def own_task(files, *, labels, text=()):
     """The Task for a person's own files: split name -> path. `labels` () means regression.
 
-    `text` names one or two columns of text; without it each file's own header decides, see bert.data.
+    `text` names one or two columns of text; without it each file's own header decides, see bert.data. InputError for a
+    label that could not stand in a file of predictions.
     """
+    for label in labels:
+        if any(unicodedata.category(character) == "Cc" for character in label):
+            raise InputError(f"label {label[:60]!r} holds a tab or another control character, expected plain text")
+    if len(set(labels)) < len(labels):
+        raise InputError(f"labels {', '.join(labels)}: one occurs twice, expected a different one for each class")
     metrics = ("pearson", "spearman") if not labels else ("accuracy", "f1") if len(labels) == 2 else ("accuracy", "f1_macro")
     splits = {
         name: Split(

@@ -4,6 +4,7 @@ Turns texts into plain token ids; which ids stand around them, and where a row i
 never makes a special token: the word [SEP] in a sentence is three ordinary pieces.
 """
 
+import json
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,11 +16,19 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bert import InputError
-from bert.weights import find_vocabulary, read_json
+from bert.files import MAX_JSON, file_size, is_there, read_json, read_text
+from bert.weights import find_vocabulary
 
 #: A longer word is one [UNK], as in Hugging Face's BERT; GluonNLP's own tokenizer has 200.
 MAX_CHARACTERS_PER_WORD = 100
 _REMEMBERED_WORDS = 2**17  # about 50 MB; then all are forgotten, so that memory stays flat
+
+
+_MAX_TOKENIZER = 2**26  # bytes of a tokenizer.json; BERT's largest takes three million
+_PARTS = {
+    "normalizer": {"BertNormalizer", "Sequence", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Strip", "StripAccents", "Nmt"},
+    "pre_tokenizer": {"BertPreTokenizer", "ByteLevel", "Sequence", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits"},
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,7 @@ class Tokenizer:
     separators: int  # between the two texts of a pair: 1 in BERT, 2 in RoBERTa
     segments: bool  # whether the second text has token type 1
     description: str  # for the plan: "WordPiece, 30522 pieces, lower case"
+    path: Path  # the file it was read from
     words: Optional[dict]  # word -> its ids, filled as texts are encoded; None where a space does not part two words
 
     def encode(self, texts):
@@ -49,7 +59,10 @@ class Tokenizer:
         return [list(chain.from_iterable(map(self.words.__getitem__, words))) for words in texts]
 
     def _encode(self, texts):
-        return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        try:
+            return [encoding.ids for encoding in self.backend.encode_batch_fast(texts, add_special_tokens=False)]
+        except Exception as error:  # bare, of the library: a vocabulary without its own unknown token, for one
+            raise InputError(f"{self.path}: this tokenizer cannot encode the texts: {error}") from None
 
     def tokens(self, ids):
         """The pieces behind token ids, for showing to a person."""
@@ -72,19 +85,24 @@ def load_tokenizer(folder, architecture):
     """The Tokenizer of a model's folder, from `tokenizer.json` or else `vocab.txt`; InputError where there is none or it
     does not fit the model. Casing and accents are the files' own: a lower-casing model also strips accents."""
     folder = Path(folder)
-    settings = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    settings = read_json(folder / "tokenizer_config.json") if is_there(folder / "tokenizer_config.json") else {}
     path = folder / "tokenizer.json"
-    if path.is_file():
+    if is_there(path):
+        file_size(path, limit=_MAX_TOKENIZER)
         try:
             backend = _Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
             raise InputError(f"{path}: not a tokenizer file: {error}") from None
-    elif (folder / "vocab.txt").is_file():
+        _check_parts(path, backend)
+    elif is_there(folder / "vocab.txt"):
         path = folder / "vocab.txt"
         backend = _word_piece(path, _read_words(path))
     elif find_vocabulary(folder):
         path = find_vocabulary(folder)
-        backend = _word_piece(path, read_json(path)["idx_to_token"])
+        words = read_json(path).get("idx_to_token")
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            raise InputError(f"{path}: idx_to_token is no list of texts: not a vocabulary of GluonNLP")
+        backend = _word_piece(path, words)
     else:
         raise InputError(f"{folder}: neither tokenizer.json nor vocab.txt is there")
     if isinstance(backend.normalizer, BertNormalizer):
@@ -102,7 +120,7 @@ def load_tokenizer(folder, architecture):
             raise InputError(f"{path}: the {role} {token!r} is not in the vocabulary")
         return number
 
-    size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
+    size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
     if size > architecture.vocab_size:
         raise InputError(f"{path}: numbers {size} tokens, but the model has embeddings for {architecture.vocab_size}")
     # BERT cleans character by character and splits at every space, so a text's ids are those of its words in a row. A token
@@ -120,16 +138,33 @@ def load_tokenizer(folder, architecture):
         sep_id=special("sep_token", "</s>" if roberta else "[SEP]"),
         separators=2 if roberta else 1,
         segments=architecture.model_type == "bert" and architecture.type_vocab_size > 1,
+        path=path,
         description=f"{kind},{casing} {size} pieces, from {path.name}",
         words={} if splits_at_spaces else None,
     )
 
 
 def _read_words(path):
-    try:
-        return [word.rstrip("\r") for word in path.read_text(encoding="utf-8").split("\n")]
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text: {error}") from None
+    return [word.rstrip("\r") for word in read_text(path, limit=MAX_JSON).split("\n")]
+
+
+def _check_parts(path, backend):
+    """InputError for parts that no BERT has: some take all time or memory on a short text."""
+
+    def names(part):
+        if isinstance(part, dict):
+            yield part.get("type")
+            for value in part.values():
+                yield from names(value)
+        elif isinstance(part, list):
+            for value in part:
+                yield from names(value)
+
+    content = json.loads(backend.to_str())
+    for role, allowed in _PARTS.items():
+        for name in names({"type": None, "": content[role]} if content[role] else None):
+            if name is not None and name not in allowed:
+                raise InputError(f"{path}: {role} {name}, expected one of {', '.join(sorted(allowed))}")
 
 
 def _as_configured(normalizer, settings, path):
@@ -137,7 +172,7 @@ def _as_configured(normalizer, settings, path):
 
     def setting(name, default):
         value = default if settings.get(name) is None else settings[name]
-        if value not in (True, False, None):
+        if value is not None and not isinstance(value, bool):
             raise InputError(f"{path}: {name} is {value!r}, expected true or false")
         return value
 

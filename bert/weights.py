@@ -7,11 +7,14 @@ what it hands on is NumPy.
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
+import warnings
+import zipfile
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -22,6 +25,7 @@ import numpy as np
 
 from bert import InputError
 from bert.architecture import HEAD, POOLER, Architecture, parameter_shapes, read_architecture
+from bert.files import file_size, is_there, read_bytes, read_json
 from bert.params_file import from_gluon, gluon_config, read_params
 from bert.tasks import ALSO_ANSWERS, known_task
 
@@ -109,7 +113,7 @@ def find_pretrained(name, dataset=None):
 
     The path is a folder in Hugging Face layout, or a GluonNLP .params file with its vocabulary beside it.
     """
-    if Path(name).is_dir():
+    if os.path.isdir(name):  # unlike Path.is_dir it takes any name
         return Path(name), f"folder {name}"
     if name == MINILM:
         return _find_minilm(), f"{MINILM} (all-MiniLM-L6-v2 from the package {_MINILM_PACKAGE})"
@@ -201,20 +205,7 @@ def _download(hub_id):
 
 def _weight_file(folder):
     """The weights in a Hugging Face folder, or None."""
-    return next((folder / name for name in _WEIGHT_FILES if (folder / name).is_file()), None)
-
-
-def read_json(path):
-    """The JSON object in a file; InputError that names the file where there is none."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a JSON object")
-    return content
+    return next((folder / name for name in _WEIGHT_FILES if is_there(folder / name)), None)
 
 
 def find_vocabulary(folder):
@@ -253,16 +244,17 @@ def load_pretrained(*, bert_model, bert_dataset=None, pretrained_bert_parameters
     A fine-tuned folder brings its own configuration and tokenizer; a weight file uses those of --bert_model, or, when it
     is GluonNLP's with its vocabulary beside it, what these two say themselves.
     """
-    if model_parameters and Path(model_parameters).is_dir():
+    if model_parameters and os.path.isdir(model_parameters):
         return read_pretrained(model_parameters, f"fine-tuned folder {model_parameters}")
     weight_file = model_parameters or pretrained_bert_parameters
     if weight_file is None:
         path, source = find_pretrained(bert_model, bert_dataset)
         return _read_gluon(path, bert_model, source) if path.is_file() else read_pretrained(path, source)
     weight_file = Path(weight_file)
-    if not weight_file.is_file():
+    if not is_there(weight_file):
         flag = "--model_parameters" if model_parameters else "--pretrained_bert_parameters"
         raise InputError(f"{flag} {weight_file}: no such file")
+    file_size(weight_file)
     if weight_file.suffix == ".params" and find_vocabulary(weight_file.parent):
         return _read_gluon(weight_file, bert_model, f"{weight_file} with the vocabulary beside it")
     folder, source = find_pretrained(bert_model, bert_dataset)
@@ -284,8 +276,15 @@ def read_pretrained(folder, source, weight_file=None):
     path = weight_file or _weight_file(folder)
     if path is None:
         raise InputError(f"{folder}: neither {' nor '.join(_WEIGHT_FILES)} is there")
+    _check_size(path, architecture)
     raw = read_params(path) if path.suffix == ".params" else read_tensors(path)
     return _pretrained(source, folder, path, raw, config, architecture)
+
+
+def _check_size(path, architecture):
+    """InputError for a file of weights too large for the model: float64 with heads of pretraining is still below that."""
+    expected = 4 * sum(map(math.prod, parameter_shapes(architecture, 1).values()))
+    file_size(path, limit=4 * expected + 2**26)
 
 
 def _pretrained(source, folder, path, raw, config, architecture):
@@ -304,6 +303,8 @@ def _pretrained(source, folder, path, raw, config, architecture):
             raise InputError(f"{path}: tensor {from_canonical(name, architecture.model_type)} is missing")
         if name in tensors and tensors[name].shape != shape:
             raise InputError(f"{path}: tensor {name} has shape {tensors[name].shape}, expected {shape}")
+        if name in tensors and not np.isfinite(tensors[name]).all():
+            raise InputError(f"{path}: tensor {name} holds values that are not finite in float32: a damaged file")
     return Pretrained(source, folder, path, config, architecture, tensors, _head_labels(config, head), unused)
 
 
@@ -329,17 +330,39 @@ def read_tensors(path):
     except ImportError:
         raise InputError(f"{path}: a torch file needs PyTorch to be read; convert it to safetensors") from None
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        _check_zip(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, dict):
+            raise InputError(f"{path}: holds {type(content).__name__}, expected a dict of tensors")
+        floats = {
+            str(name): tensor.detach()
+            for name, tensor in content.items()
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+        }
+        # A tensor may be a view that repeats one number without end; float16 and tied tensors stay below this.
+        declared, size = 4 * sum(tensor.numel() for tensor in floats.values()), file_size(path)
+        if declared > 8 * size:
+            raise InputError(f"{path}: declares {declared} bytes of float32 in a file of {size} bytes")
+        return {name: tensor.float().numpy() for name, tensor in floats.items()}
+    except InputError:
+        raise
     except Exception as error:  # pickle, zip and torch errors alike: the file is not plain weights
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         raise InputError(f"{path}: not a torch file of plain tensors: {reason}") from None
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds {type(content).__name__}, expected a dict of tensors")
-    return {
-        str(name): tensor.float().numpy()
-        for name, tensor in content.items()
-        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
-    }
+
+
+def _check_zip(path):
+    """InputError for a zip that unpacks to more than it is: torch stores its members as they are."""
+    if not zipfile.is_zipfile(path):
+        return  # torch's older format, or none
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    if any(member.compress_type != zipfile.ZIP_STORED for member in members):
+        raise InputError(f"{path}: a compressed zip, expected a torch file")
+    if sum(member.file_size for member in members) > file_size(path):
+        raise InputError(f"{path}: a zip whose members overlap, expected a torch file")
 
 
 _SAFETENSORS_TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}
@@ -349,18 +372,20 @@ def _read_safetensors(path):
     from safetensors import SafetensorError, deserialize
 
     try:
-        entries = deserialize(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        entries = deserialize(read_bytes(path, limit=file_size(path)))
     except SafetensorError as error:
         raise InputError(f"{path}: not a safetensors file: {error}") from None
     tensors = {}
     for name, entry in entries:
         if entry["dtype"] in _SAFETENSORS_TYPES:
-            array = np.frombuffer(entry["data"], _SAFETENSORS_TYPES[entry["dtype"]]).reshape(entry["shape"])
+            try:
+                array = np.frombuffer(entry["data"], _SAFETENSORS_TYPES[entry["dtype"]]).reshape(entry["shape"])
+            except ValueError:  # more dimensions, or larger ones, than any array has
+                raise InputError(f"{path}: tensor {name} has shape {str(entry['shape'])[:200]}") from None
             if entry["dtype"] == "BF16":  # bfloat16 is the upper half of a float32
                 array = (array.astype(np.uint32) << 16).view(np.float32)
-            tensors[name] = array.astype(np.float32)
+            with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, which is refused by name
+                tensors[name] = array.astype(np.float32)
     return tensors
 
 
@@ -377,7 +402,12 @@ def to_canonical(raw, architecture):
             canonical_of[spelling] = name
             if "LayerNorm" in spelling:
                 canonical_of[spelling.replace("weight", "gamma").replace("bias", "beta")] = name
-    tensors = {canonical_of[name]: array for name, array in raw.items() if name in canonical_of}
+    tensors = {}
+    for name, array in raw.items():
+        if name in canonical_of:
+            if canonical_of[name] in tensors:
+                raise InputError(f"weights: {name} is there a second time under another spelling; which one is meant?")
+            tensors[canonical_of[name]] = array
     return tensors, len(raw) - len(tensors)
 
 
@@ -462,7 +492,8 @@ def save_model(folder, weights, pretrained, *, task, tokenizer, card):
         "finetuning_task": task.name,
         "dtype": "float32",
     }
-    for key in ("torch_dtype", "_name_or_path", "num_labels"):  # what the old configuration said of the old model
+    # What the old configuration said of the old model, and code that it would have others load.
+    for key in ("torch_dtype", "_name_or_path", "num_labels", "auto_map"):
         config.pop(key, None)
     (aside / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for name in TOKENIZER_FILES:
@@ -472,6 +503,7 @@ def save_model(folder, weights, pretrained, *, task, tokenizer, card):
         tokenizer.backend.save(str(aside / "tokenizer.json"))
     path = aside / "tokenizer_config.json"  # says what transformers would otherwise guess of casing
     settings = {**(read_json(path) if path.is_file() else {}), **tokenizer.casing}
+    settings.pop("auto_map", None)
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     (aside / "README.md").write_text(card, encoding="utf-8")
     old = folder.with_name(folder.name + ".old")  # there is a whole model in one of the two places at any moment

@@ -639,3 +639,24 @@ def test_the_padding_share_is_the_share_of_padding(lengths, batch_size, round_to
 def test_a_score_that_float32_cannot_hold_is_named_with_its_line(tmp_path):
     path = write(tmp_path, "own.tsv", "text\tlabel\na\t0.5\nb\t1e39\n")
     assert "own.tsv:3:" in refusal(path, own_task({"train": path}, labels=()))
+
+
+@pytest.mark.parametrize(
+    "score, value", [(" 4.5 ", 4.5), ("5", 5.0), ("-.5", -0.5), ("3.", 3.0), ("1E-3", 0.001), ("+2e0", 2.0)]
+)
+def test_scores_as_people_write_them(score, value, tmp_path):
+    path = write(tmp_path, "own.csv", f'text,label\na,"{score}"\n')
+    features = encode(read(path, own_task({"train": path}, labels=()))[0], stub_tokenizer(), labels=(), max_len=8)
+    assert features.label_ids.tolist() == [np.float32(value)]
+
+
+def test_few_enough_rows_and_characters_are_tokenized_at_once():
+    """A thousand long texts must not be held as tokens at the same time."""
+    tokenizer, held = stub_tokenizer(), []
+    encode_texts = tokenizer.encode
+    tokenizer.encode = lambda texts: held.append(sum(map(len, texts))) or encode_texts(texts)
+    texts = ["word " * 20000] * 45 + ["x" * 100000] * 45
+    features = encode([Example(n, text, None, None) for n, text in enumerate(texts)], tokenizer, labels=(), max_len=16)
+    assert features.lengths.tolist() == [16] * 90 and features.truncated == 90
+    assert max(held) <= 2_100_000
+    assert sum(held) < 5_000_000  # of the texts with spaces only the openings

@@ -197,3 +197,12 @@ def test_an_epoch_whose_outputs_are_not_finite_never_wins():
     task = find_task("CoLA")
     broken = {"dev": {"mcc": 0.0, "loss": math.nan}}
     assert not primary_score(task, broken) > primary_score(task, {"dev": {"mcc": -0.05, "loss": 0.7}})
+
+
+def test_the_scores_that_betray_a_collapsed_mrpc_run():
+    """Always "equivalent" on MRPC's dev file, 279 of 408 rows, by hand: 279 / 408 and 2 * 279 / (408 + 279)."""
+    labels = np.array([1] * 279 + [0] * 129)
+    logits = np.tile(np.array([[0.0, 1.0]], np.float32), (408, 1))
+    scores, notes = compute_metrics(("accuracy", "f1"), logits, labels, regression=False)
+    assert scores == pytest.approx({"accuracy": 0.6838, "f1": 0.8122}, abs=5e-5)
+    assert len(notes) == 1 and "all predictions are the same" in notes[0]

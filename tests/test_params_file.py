@@ -244,3 +244,43 @@ def gluonnlp_classifier(architecture):
         return nlp.model.RoBERTaClassifier(gluonnlp_bert(architecture), num_classes=3, dropout=0.1)
     bert = gluonnlp_bert(architecture, use_decoder=False, use_classifier=False)
     return nlp.model.BERTClassifier(bert, num_classes=3, dropout=0.1)
+
+
+# ---------------------------------------------------------------------------------------------------- hostile tensors
+
+
+@pytest.mark.parametrize("shape", [(0, 2**62, 4), (0, 2**62, 2**62), (0,), (2, 0, 3)])
+def test_arrays_without_values(shape, tmp_path):
+    """Version 3 allows them: nothing of the file's length speaks against sizes that no array can have."""
+    path = tmp_path / "zero.params"
+    array = struct.pack(f"<Iii{len(shape)}qiii", 0xF993FACA, 0, len(shape), *shape, 1, 0, 0)
+    path.write_bytes(struct.pack("<QQQ", 0x112, 0, 1) + array + struct.pack("<QQ", 1, 1) + b"w")
+    if max(shape) > 2**60:
+        with pytest.raises(InputError, match="zero.params.* shape"):
+            read_params(path)
+    else:
+        assert read_params(path)["w"].shape == shape
+
+
+def test_one_tensor_under_two_spellings_is_named():
+    architecture = sizes("bert")
+    tensors = to_gluon(random_weights(architecture), architecture)
+    tensors["pooler.bias"] = tensors["bert.pooler.bias"] * 2
+    with pytest.raises(InputError, match="pooler.bias is there a second time"):
+        from_gluon(tensors, architecture)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (12, 9), (12, 8, 1)])
+def test_positions_of_another_shape_are_left_for_the_check_of_shapes(shape):
+    """RoBERTa's positions are moved down two rows, which must not stumble over what is no table."""
+    architecture = sizes("roberta")
+    tensors = to_gluon(random_weights(architecture), architecture)
+    tensors["roberta.encoder.position_weight"] = np.zeros(shape, np.float32)
+    assert from_gluon(tensors, architecture)["bert.embeddings.position_embeddings.weight"].shape == shape
+
+
+def test_a_value_beyond_float32_comes_without_a_warning(recwarn):
+    architecture = sizes("bert")
+    tensors = to_gluon(random_weights(architecture), architecture)
+    tensors["bert.pooler.bias"] = np.full(8, 1e300)
+    assert np.isinf(from_gluon(tensors, architecture)["bert.pooler.dense.bias"]).all() and not recwarn.list

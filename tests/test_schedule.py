@@ -1,11 +1,13 @@
 """The learning rate: bounds, shape, and the recipe's own numbers; and the number of updates it is planned over."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert.config import build_parser, parse
-from bert.plan import describe_plan, make_plan
+from bert.plan import describe_plan, make_batching, make_plan
 from bert.schedule import learning_rate, warmup_steps
 
 QUICK = settings(max_examples=100, deadline=None, derandomize=True)
@@ -108,3 +110,16 @@ def test_warmup_is_on_unless_switched_off():
 def test_help_says_that_steps_are_updates():
     text = " ".join(build_parser().format_help().split())
     assert "number of updates" in text and "share of the updates" in text
+
+
+@pytest.mark.parametrize(
+    "flags, round_to", [("", 1), ("--gpu 0", 8), ("--gpu 0 --round_to 3", 3), ("--round_to 16", 16), ("--gpu 0 --pad", 60)]
+)
+def test_batches_are_as_wide_as_tensor_cores_want_on_a_gpu(flags, round_to):
+    config = parse(["--task_name", "MRPC", "--max_len", "60", *flags.split()])
+    batching = make_batching(config, SimpleNamespace(max_length=64, pad_token_id=0))
+    assert (batching.round_to, batching.max_len) == (round_to, 60)
+
+
+def test_help_says_what_lower_case_does_to_accents():
+    assert "strips accents" in " ".join(build_parser().format_help().split())

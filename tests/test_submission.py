@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from bert import RunError
 from bert.submission import prediction_texts, write_submission
 from bert.tasks import TASKS, find_task, own_task
 
@@ -88,3 +89,15 @@ def test_an_older_file_is_replaced_whole_and_nothing_is_left_beside_it(tmp_path)
     write_submission(tmp_path, task, "test", favouring(task, ["not_entailment"]))
     assert [path.name for path in tmp_path.iterdir()] == ["RTE.tsv"]
     assert (tmp_path / "RTE.tsv").read_text() == "index\tprediction\n0\tnot_entailment\n"
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["RTE", "STS-B"])
+def test_outputs_that_are_not_finite_are_no_predictions(name, bad, tmp_path):
+    """argmax would call them the first label, and nan would stand in the file as a score."""
+    task = find_task(name)
+    logits = np.zeros((4, task.num_labels), np.float32)
+    logits[2, 0] = bad
+    with pytest.raises(RunError, match="row 2 is not finite"):
+        write_submission(tmp_path, task, "test", logits)
+    assert not list(tmp_path.iterdir())

@@ -121,3 +121,9 @@ def test_own_tasks_are_scored_by_their_kind(labels, metrics):
     assert task.metrics == metrics
     assert task.num_labels == max(1, len(labels))
     assert [task.split_names(kind) for kind in ("train", "dev", "test")] == [["train"], ["dev"], ["test"]]
+
+
+@pytest.mark.parametrize("labels, words", [(("a", "b\tc"), "tab"), (("a\n", "b"), "tab"), (("a", "b", "a"), "twice")])
+def test_own_labels_that_predictions_could_not_be_told_apart_by(labels, words):
+    with pytest.raises(InputError, match=words):
+        own_task({"test": "x.csv"}, labels=labels)

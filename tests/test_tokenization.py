@@ -30,10 +30,10 @@ def load(folder, **changes):
     return load_tokenizer(folder, dataclasses.replace(read_config(folder)[1], **changes))
 
 
-@pytest.fixture
-def tokenizer(tmp_path, make_model):
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory, make_model):
     """Lower-casing BERT."""
-    return build(tmp_path / "model", make_model, settings={"do_lower_case": True})
+    return build(tmp_path_factory.mktemp("lower") / "model", make_model, settings={"do_lower_case": True})
 
 
 @pytest.fixture
@@ -382,3 +382,34 @@ def test_where_two_files_disagree_on_casing_the_settings_win_as_in_transformers(
         theirs = AutoTokenizer.from_pretrained(folder)("Hello", add_special_tokens=False)["input_ids"]
         assert tokenizer.encode(["Hello"])[0] == theirs
         assert ("hello" in tokenizer.tokens(theirs)) == lower
+
+
+# --- any text --------------------------------------------------------------------------------------------------------
+
+ANY_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40) | st.text("a [SEP]#\u0301漢\u200b\t", max_size=40)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(pairs=st.lists(st.tuples(ANY_TEXT, ANY_TEXT), min_size=1, max_size=4), pair=st.booleans(), max_len=st.integers(4, 24))
+def test_any_text_becomes_rows_that_the_model_can_take(tokenizer, pairs, pair, max_len):
+    """One [CLS] at the front, a [SEP] behind each text and nowhere else, ids of the vocabulary, no row above max_len."""
+    examples = [Example(number, a, b if pair else None, None) for number, (a, b) in enumerate(pairs)]
+    features = encode(examples, tokenizer, labels=(), max_len=max_len)
+    size = tokenizer.backend.get_vocab_size()
+    for number in range(len(pairs)):
+        ids = features.input_ids[features.offsets[number] : features.offsets[number + 1]].tolist()
+        assert 2 + pair <= len(ids) <= max_len and all(0 <= one < size for one in ids)
+        assert ids[0] == tokenizer.cls_id and ids.count(tokenizer.cls_id) == 1
+        assert ids[-1] == tokenizer.sep_id and ids.count(tokenizer.sep_id) == 1 + pair
+        assert ids[features.segment_starts[number] - 1] == tokenizer.sep_id
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(text=st.text("ab \u0301漢.\u200b\n", max_size=400), filler=st.sampled_from(["", "\u200b" * 300, "b" * 300]))
+def test_a_long_text_is_cut_as_if_it_had_been_read_whole(tokenizer, text, filler):
+    """Only the opening of a long text is tokenized, and it must not show, even where much of it gives no token at all."""
+    text, room = filler + text, 2
+    (whole,) = tokenizer.encode([text])
+    examples = [Example(0, text, None, None)]
+    features = encode(examples, tokenizer, labels=(), max_len=room + 2)
+    assert features.input_ids[1:-1].tolist() == whole[:room] and features.truncated == (len(whole) > room)

@@ -629,6 +629,13 @@ def test_a_number_of_labels_in_an_old_configuration_does_not_stay(tmp_path, make
     assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved").config.num_labels == 3
 
 
+def test_code_that_a_model_would_have_others_load_does_not_spread(tmp_path, make_model):
+    evil = {"auto_map": {"AutoModel": "evil.Model", "AutoTokenizer": ["evil.Tokenizer", None]}}
+    save(tmp_path / "saved", make_model(tmp_path / "m", config=evil, settings=evil), "MNLI")
+    for name in ("config.json", "tokenizer_config.json"):
+        assert "evil" not in (tmp_path / "saved" / name).read_text()
+
+
 def test_a_newer_model_replaces_an_older_one_whole(tmp_path, make_model):
     source = make_model(tmp_path / "m")
     save(tmp_path / "saved", source, "MNLI")

@@ -138,8 +138,8 @@ class PyTorchEngine:
             words.grad = words.grad.to_dense()
         norm = _norm(weight.grad for weight in self.weights.values()) / loss_scale
         clip = torch.clamp(max_grad_norm / norm, max=1.0) if max_grad_norm else torch.ones_like(norm)
-        # The fused kernel, torch.optim.AdamW's own, divides the gradients by grad_scale and does nothing at all where found_inf
-        # is 1. Both stay on the device, so that an update whose verdict nobody asks for costs no wait. (The class around it
+        # The fused kernel, torch.optim.AdamW's own, divides the gradients by grad_scale and does nothing at all where
+        # found_inf is 1. Both stay on the device, so that an update whose verdict nobody asks for costs no wait. (The class around it
         # takes a second to import what it does not use here.)
         verdict = {"grad_scale": loss_scale / clip, "found_inf": (~torch.isfinite(norm)).float()}
         with torch.no_grad():
