@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bert.files import whole_file, writing
 from bert.metrics import predictions
 
 _STS_B_RANGE = (0.0, 5.0)  # of the human scores; Cer et al. 2017
@@ -22,10 +23,9 @@ def prediction_texts(task, logits):
 def write_submission(folder, task, split_name, logits):
     """Write index and prediction of every row of a test split, in file order, whole or not at all; returns the path."""
     path = Path(folder) / task.splits[split_name].submission
-    path.parent.mkdir(exist_ok=True)
-    aside = path.with_name(path.name + ".partial")
-    with open(aside, "w", encoding="utf-8", newline="\n") as file:
+    with writing(path):
+        path.parent.mkdir(exist_ok=True)
+    with whole_file(path) as file:
         file.write("index\tprediction\n")
         file.writelines(f"{index}\t{text}\n" for index, text in enumerate(prediction_texts(task, logits)))
-    aside.replace(path)
     return path
