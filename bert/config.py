@@ -4,6 +4,8 @@ Flags keep GluonNLP v0.10's names and meanings; the field's other common names a
 """
 
 import argparse
+import shlex
+import sys
 from dataclasses import dataclass
 from typing import Optional, Union
 
@@ -55,6 +57,9 @@ class FinetuneConfig:
     pad: bool
     output_dir: str
     overwrite: bool
+    resume: bool
+    save_steps: int
+    max_minutes: Optional[float]
     log_interval: int
     only_inference: bool
     dry_run: bool
@@ -206,6 +211,11 @@ def build_parser(description=None):
     )
     add("--output_dir", default="./output_dir", help="the run's folder (default: %(default)s)")
     add("--overwrite", "--overwrite_output_dir", action="store_true", help="use --output_dir though it holds another run")
+    add(
+        "--resume", action="store_true", help="continue the run in --output_dir exactly, or begin it where there is none yet"
+    )
+    add("--save_steps", type=int, default=0, help="updates between checkpoints; 0: only epochs end in one (default: 0)")
+    add("--max_minutes", type=float, help="stop after about this time, with a checkpoint and exit code 3")
     add("--log_interval", "--logging_steps", type=int, default=10, help="updates between log lines (default: %(default)s)")
     add("--only_inference", action="store_true", help="evaluate and predict with --model_parameters, without training")
     add("--dry_run", action="store_true", help="print the plan and stop before the first update")
@@ -230,6 +240,12 @@ def parse(argv, description=None):
     if problems:
         raise InputError("; ".join(problems))
     return config
+
+
+def resume_command(script, argv):
+    """The shell command that continues the run of `script` with these arguments."""
+    kept = [word for word in argv if not (word.startswith("--ov") and "--overwrite_output_dir".startswith(word))]
+    return shlex.join([sys.executable, script, *kept, *([] if "--resume" in kept else ["--resume"])])
 
 
 def _problems(config):
@@ -267,6 +283,12 @@ def _problems(config):
         require(getattr(c, flag) >= 1, f"--{flag} is {getattr(c, flag)}, expected at least 1")
     for flag in ("training_steps", "early_stop", "round_to"):
         require(getattr(c, flag) is None or getattr(c, flag) >= 1, f"--{flag} is {getattr(c, flag)}, expected at least 1")
+    require(c.save_steps >= 0, f"--save_steps is {c.save_steps}, expected 0 or more")
+    require(
+        c.max_minutes is None or 0 < c.max_minutes < float("inf"),
+        f"--max_minutes is {c.max_minutes}, expected a number above 0",
+    )
+    require(not (c.resume and c.overwrite), "--resume and --overwrite exclude each other")
     require(c.max_len >= 4, f"--max_len is {c.max_len}, expected at least 4")
     require(0 < c.lr < float("inf"), f"--lr is {c.lr:g}, expected a number above 0")
     require(0 <= c.epsilon < 1, f"--epsilon is {c.epsilon:g}, expected 0 to 1")
