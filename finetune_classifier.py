@@ -6,42 +6,58 @@
     python finetune_classifier.py --train_file train.csv --dev_file dev.csv --bert_model minilm_6_384_12
     python finetune_classifier.py --task_name AX --only_inference --model_parameters runs/mnli/model --output_dir runs/ax
 
-Exit codes: 0 done; 1 a run that failed; 2 wrong usage or input. An error is one line on stderr.
+Ctrl-C, SIGTERM and --max_minutes end a run with a checkpoint; the same command with --resume continues it exactly.
+
+Exit codes: 0 done; 1 a run that failed; 2 wrong usage or input; 3 stopped before its end, to be continued by --resume.
+An error is one line on stderr.
 """
 
 import signal
 import sys
 import time
+from dataclasses import asdict
 
-from bert import InputError, RunError
-from bert.config import parse
+from bert import InputError, RunError, Stopped
+from bert.checkpoint import Checkpoints
+from bert.config import parse, resume_command
 from bert.data import choose_task, load_splits
 from bert.download import download_task
-from bert.engines import choose_engine, load_engine
-from bert.logs import RunLog, check_folder, claim_folder, write_json
+from bert.engines import choose_engine, load_engine, out_of_memory
+from bert.folder import check_folder, check_same_inputs, claim_folder, is_finished
+from bert.logs import RunLog, write_json
 from bert.plan import describe_data, describe_model, describe_plan, make_batching, make_plan
 from bert.precision import make_loss_scaler, resolve_precision
 from bert.report import model_card, result_lines, run_record, training_results
+from bert.stop import StopRequest
 from bert.submission import write_submission
 from bert.tokenization import load_tokenizer
-from bert.training import evaluate_splits, predict_logits, train
-from bert.weights import initial_weights, load_pretrained, read_pretrained, save_model
+from bert.training import Result, evaluate_splits, predict_logits, train
+from bert.weights import initial_weights, load_pretrained, read_pretrained, recover_model, save_model
 
 
 def run(config):
     start = time.perf_counter()
     log = RunLog()
+    stop = StopRequest(config.max_minutes)
 
-    # engine and precision: what this machine cannot do, or must not overwrite, is refused before anything is read
+    # the folder: what must not be overwritten, or cannot be continued, is refused before anything is read
+    earlier = None
+    if not config.dry_run:
+        models = (config.bert_model, config.pretrained_bert_parameters, config.model_parameters)
+        claim = {"overwrite": config.overwrite, "resume": config.resume}
+        sources = (*models, *config.own_files.values())
+        earlier = check_folder(config.output_dir, flags=asdict(config), sources=sources, **claim)
+        if earlier is not None and is_finished(config.output_dir):
+            log.say(f"resume:    the run in {config.output_dir} is finished: nothing was done")
+            return
+
+    # engine and precision: what this machine cannot do is refused
     engine_name, why = choose_engine(config.engine, gpu=config.gpu)
     log.say(f"engine:    {engine_name} ({why})")
     module = load_engine(engine_name)
     precision = resolve_precision(config.dtype, module.capabilities(config.gpu), engine=engine_name, gpu=config.gpu)
     scaler = make_loss_scaler(config)
     log.say(f"precision: {precision.dtype}: {precision.reason}; {scaler.describe()}")
-    if not config.dry_run:
-        models = (config.bert_model, config.pretrained_bert_parameters, config.model_parameters)
-        check_folder(config.output_dir, overwrite=config.overwrite, sources=(*models, *config.own_files.values()))
 
     # model
     pretrained = load_pretrained(
@@ -87,56 +103,71 @@ def run(config):
         log.say("dry run:   nothing was trained and nothing was written")
         return
 
-    # train
-    folder = claim_folder(config.output_dir)
-    write_json(folder / "config.json", run_record(config, task, engine, why, precision, pretrained, splits, batching, plan))
-    dev = {name: split.features for name, split in splits.items() if name in task.split_names("dev")}
-    evaluation_options = {"batch_size": config.dev_batch_size, "batching": batching}
-    results = {
-        "task": task.name,
-        "engine": engine.name,
-        "device": engine.device,
-        "dtype": precision.dtype,
-        "seed": config.seed,
-    }
-    written = [folder / "results.json"]
-    if plan is None:
-        results["scores"] = {"saved": evaluate_splits(engine, dev, task=task, log=log, **evaluation_options)}
-    else:
-        written.append(folder / "model")
-
-        def keep_best(evaluation):
-            card = model_card(task, config, pretrained, precision, evaluation)
-            save_model(folder / "model", engine.get_weights(), pretrained, task=task, tokenizer=tokenizer, card=card)
-
-        log.open(folder / "log.jsonl")
-        result = train(
-            engine,
-            splits["train"].features,
-            dev,
-            task=task,
-            config=config,
-            plan=plan,
-            batching=batching,
-            scaler=scaler,
-            log=log,
-            keep_best=keep_best,
-        )
-        log.close()
-        results.update(training_results(result, scaler, task))
-        if result.best is not result.last:
-            engine.set_weights(read_pretrained(folder / "model", "the best epoch").tensors)
-
-    # predict, with the best epoch's weights
-    for name in task.split_names("test"):
-        if name in splits:
-            logits = predict_logits(engine, splits[name].features, description=name, **evaluation_options)
-            written.append(write_submission(folder / "predictions", task, name, logits))
-    results["peak_memory_mib"] = round(engine.peak_memory() / 2**20)
-    results["wall_seconds"] = round(time.perf_counter() - start, 3)
-    write_json(folder / "results.json", results)
-    for line in [*result_lines(results), *(f"wrote {path}" for path in written)]:
+    record = run_record(config, task, engine, why, precision, pretrained, splits, batching, plan)
+    for line in [] if earlier is None else check_same_inputs(earlier, record):
         log.say(line)
+    with claim_folder(config.output_dir, **claim) as folder, stop.listening():
+        # where the run begins: at its beginning, or at a checkpoint
+        checkpoints = Checkpoints(folder / "checkpoints", engine=engine, scaler=scaler, log=log)
+        progress, logged = checkpoints.restore() or (Result(), 0)
+        if config.resume:
+            log.say(f"resume:    {progress.describe()}")
+        if not progress.updates:
+            write_json(folder / "config.json", record)
+
+        # train
+        dev = {name: split.features for name, split in splits.items() if name in task.split_names("dev")}
+        evaluation_options = {"batch_size": config.dev_batch_size, "batching": batching, "stop": stop}
+        results = {
+            "task": task.name,
+            "engine": engine.name,
+            "device": engine.device,
+            "dtype": precision.dtype,
+            "seed": config.seed,
+        }
+        written = [folder / "results.json"]
+        if plan is None:
+            results["scores"] = {"saved": evaluate_splits(engine, dev, task=task, log=log, **evaluation_options)}
+        else:
+            written.append(folder / "model")
+            recover_model(folder / "model")
+
+            def keep_best(evaluation):
+                card = model_card(task, config, pretrained, precision, evaluation)
+                save_model(folder / "model", engine.get_weights(), pretrained, task=task, tokenizer=tokenizer, card=card)
+
+            log.open(folder / "log.jsonl", keep=logged)
+            result = train(
+                engine,
+                splits["train"].features,
+                dev,
+                task=task,
+                config=config,
+                plan=plan,
+                batching=batching,
+                scaler=scaler,
+                log=log,
+                keep_best=keep_best,
+                checkpoints=checkpoints,
+                stop=stop,
+                result=progress,
+            )
+            log.close()
+            results.update(training_results(result, scaler, task))
+            if result.best is not result.last:
+                engine.set_weights(read_pretrained(folder / "model", "the best epoch").tensors)
+
+        # predict, with the best epoch's weights
+        for name in task.split_names("test"):
+            if name in splits:
+                logits = predict_logits(engine, splits[name].features, description=name, **evaluation_options)
+                written.append(write_submission(folder / "predictions", task, name, logits))
+        results["peak_memory_mib"] = round(engine.peak_memory() / 2**20)
+        results["wall_seconds"] = round(time.perf_counter() - start, 3)
+        write_json(folder / "results.json", results)
+        checkpoints.remove()
+        for line in [*result_lines(results), *(f"wrote {path}" for path in written)]:
+            log.say(line)
 
 
 def main(argv=None):
@@ -144,6 +175,7 @@ def main(argv=None):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop ends a run as Ctrl-C does
+    argv = sys.argv[1:] if argv is None else argv
     try:
         run(parse(argv, __doc__))
     except InputError as error:
@@ -152,11 +184,15 @@ def main(argv=None):
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(
-            "error: stopped by the keyboard; the run's model/ holds the best epoch so far, if one was finished",
-            file=sys.stderr,
-        )
+    except (Stopped, KeyboardInterrupt) as stop:
+        print(f"stopped: {str(stop) or 'at once'}; this continues the run:", file=sys.stderr)
+        print(resume_command(__file__, argv), file=sys.stderr)
+        return 3
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        advice = "lower --batch_size (and raise --accumulate by as much), --dev_batch_size or --max_len"
+        print(f"error: out of memory: {advice}", file=sys.stderr)
         return 1
     return 0
 

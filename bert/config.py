@@ -4,6 +4,8 @@ Flags keep GluonNLP v0.10's names and meanings; the field's other common names a
 """
 
 import argparse
+import shlex
+import sys
 from dataclasses import dataclass
 from typing import Optional, Union
 
@@ -24,6 +26,7 @@ _COUNTS = {  # flag -> its smallest value
     "loss_scale_growth_interval": 1,
     "max_len": 4,
     "gpu": 0,
+    "save_steps": 0,
 }
 _SMALLEST_SCALE = 2.0**-24  # below float16's smallest number a scale leaves nothing to divide
 
@@ -72,6 +75,9 @@ class FinetuneConfig:
     pad: bool
     output_dir: str
     overwrite: bool
+    resume: bool
+    save_steps: int
+    max_minutes: Optional[float]
     log_interval: int
     only_inference: bool
     dry_run: bool
@@ -228,6 +234,11 @@ def build_parser(description=None):
     )
     add("--output_dir", default="./output_dir", help="the run's folder (default: %(default)s)")
     add("--overwrite", "--overwrite_output_dir", action="store_true", help="use --output_dir though it holds another run")
+    add(
+        "--resume", action="store_true", help="continue the run in --output_dir exactly, or begin it where there is none yet"
+    )
+    add("--save_steps", type=int, default=0, help="updates between checkpoints; 0: only epochs end in one (default: 0)")
+    add("--max_minutes", type=float, help="stop after about this time, with a checkpoint and exit code 3")
     add("--log_interval", "--logging_steps", type=int, default=10, help="updates between log lines (default: %(default)s)")
     add("--only_inference", action="store_true", help="evaluate and predict with --model_parameters, without training")
     add("--dry_run", action="store_true", help="print the plan and stop before the first update")
@@ -252,6 +263,12 @@ def parse(argv, description=None):
     if problems:
         raise InputError("; ".join(problems))
     return config
+
+
+def resume_command(script, argv):
+    """The shell command that continues the run of `script` with these arguments."""
+    kept = [word for word in argv if not (word.startswith("--ov") and "--overwrite_output_dir".startswith(word))]
+    return shlex.join([sys.executable, script, *kept, *([] if "--resume" in kept else ["--resume"])])
 
 
 def _problems(config):
@@ -291,6 +308,11 @@ def _problems(config):
         require(value is None or low <= value <= _LARGEST_COUNT, f"--{flag} is {value}, expected {low} to {_LARGEST_COUNT}")
     # What float32 can hold and add: a rate that is merely too high is the run's to find out, and it says so.
     require(1e-12 <= c.lr <= 3e38, f"--lr is {c.lr:g}, expected 1e-12 to 3e38; usual are 1e-5 to 1e-4")
+    require(
+        c.max_minutes is None or 0 < c.max_minutes < float("inf"),
+        f"--max_minutes is {c.max_minutes}, expected a number above 0",
+    )
+    require(not (c.resume and c.overwrite), "--resume and --overwrite exclude each other")
     require(0 <= c.epsilon < 1, f"--epsilon is {c.epsilon:g}, expected 0 to 1")
     require(0 <= c.weight_decay < 1, f"--weight_decay is {c.weight_decay:g}, expected 0 to 1")
     require(0 <= c.warmup_ratio <= 1, f"--warmup_ratio is {c.warmup_ratio:g}, expected 0 to 1")

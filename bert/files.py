@@ -1,14 +1,18 @@
-"""Reading the files that a person names: regular ones only, and never more of one than its purpose can need.
+"""Reading what a person names, and writing what is whole or absent. Knows no format but lines of UTF-8 text and JSON.
 
-A pipe would hang a run, a device or a damaged size would fill the memory: all of them end as an InputError that names the
-file. Knows no format but lines of UTF-8 text and JSON.
+Read are regular files only, and never more of one than its purpose can need: a pipe would hang a run, a device or a damaged
+size would fill the memory. Written is aside, onto the disk, then renamed.
 """
 
 import json
 import os
 import stat
+from contextlib import contextmanager
+from pathlib import Path
 
-from bert import InputError
+from safetensors import SafetensorError
+
+from bert import InputError, RunError
 
 MAX_LINE = 4 * 2**20  # bytes of a row in a file of texts
 MAX_JSON = 16 * 2**20  # bytes of a configuration; as Python objects it may take thirty times as much
@@ -101,3 +105,46 @@ def read_json(path):
 
 def _not_utf8(path, line, byte):
     return InputError(f"{path}:{line}: found byte 0x{byte:02x}, expected UTF-8 text")
+
+
+@contextmanager
+def writing(path):
+    """Turns whatever a disk refuses (full, read-only, gone) into a RunError that names `path`."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path}: cannot be written: {why_not_written(error)}") from None
+
+
+def why_not_written(error):
+    """The reason in an OSError or a SafetensorError, without the path."""
+    return getattr(error, "strerror", None) or str(error).rpartition("I/O error: ")[2]
+
+
+def sync(path):
+    """Wait until a file or a folder (its list of names) is on the disk, so that not even a power cut takes it back."""
+    if os.name == "nt":  # syncs neither a folder nor what is open for reading
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def whole_file(path):
+    """A text file open for writing that takes its place under `path` only once it is complete; RunError where it cannot."""
+    path = Path(path)
+    aside = path.with_name(path.name + ".partial")
+    with writing(path):
+        try:
+            with open(aside, "w", encoding="utf-8", newline="\n") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+            sync(path.parent)
+        except OSError:
+            aside.unlink(missing_ok=True)  # on a full disk it is in the way
+            raise

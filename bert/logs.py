@@ -1,21 +1,17 @@
-"""A run's record: lines for the person, log.jsonl for programs, JSON files that are whole or absent.
+"""A run's record: lines for the person, log.jsonl and JSON files for programs. Knows where to write, not what it means.
 
-Knows what to write where, not what it means.
+A disk that is full must not end a run: what cannot be said is not said, what cannot be logged is counted.
 """
 
 import json
 import math
 import os
-import shutil
 import sys
-from pathlib import Path
 
 from tqdm import tqdm
+from tqdm.utils import ObjectWrapper
 
-from bert import InputError
-
-#: Everything that a run writes into its folder; --overwrite clears these and nothing else.
-RUN_FILES = ("config.json", "log.jsonl", "results.json", "predictions", "model", "model.partial", "model.old")
+from bert.files import whole_file, why_not_written, writing
 
 
 class RunLog:
@@ -23,67 +19,94 @@ class RunLog:
 
     def __init__(self):
         self._file = None
+        self._size = 0  # bytes of whole lines
+        self._lost = 0  # records that the disk did not take
 
-    def open(self, path):
-        self._file = open(path, "w", encoding="utf-8")
+    def open(self, path, *, keep=0):
+        """Begin log.jsonl, or go on with it after its first `keep` bytes; RunError where it cannot be written."""
+        with writing(path):
+            self._file = open(path, "ab", buffering=0)
+            self._size = min(keep, os.path.getsize(path))
+            self._file.truncate(self._size)
 
     def say(self, text):
         """One line for the person, above any progress bar."""
-        tqdm.write(text, file=sys.stdout)
-        sys.stdout.flush()
+        try:
+            tqdm.write(text, file=sys.stdout)
+            sys.stdout.flush()
+        except OSError:  # a full disk, or nobody reads any more
+            silence(sys.stdout)
 
     def write(self, records):
         """Append records to log.jsonl, one line each; a number that is not finite becomes null."""
+        if self._file is None:
+            return
+        data = "".join(json.dumps(_finite(record)) + "\n" for record in records).encode()
+        try:
+            rest = data
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            self._size += len(data)
+        except OSError as error:
+            self._file.truncate(self._size)  # no half lines
+            self._lose(len(records), error)
+
+    def sync(self):
+        """Wait until log.jsonl is on the disk; returns its size in bytes, 0 where there is none."""
         if self._file is not None:
-            self._file.writelines(json.dumps(_finite(record)) + "\n" for record in records)
-            self._file.flush()
+            try:
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                self._lose(0, error)
+        return self._size
 
     def close(self):
+        if self._lost:
+            self.say(f"WARNING: log.jsonl lacks {self._lost} lines that the disk did not take")
         self._file.close()
         self._file = None
 
-
-def check_folder(path, *, overwrite, sources=()):
-    """InputError where a run's folder holds something and --overwrite was not given, or holds one of `sources`, the
-    files that the run is going to read."""
-    folder = Path(path)
-    for source in filter(None, sources):
-        real = Path(os.path.realpath(source))  # (unlike Path.resolve it takes any name, and links that go in circles)
-        if Path(os.path.realpath(folder)) in (real, *real.parents):
-            raise InputError(f"--output_dir {path}: holds {source}, which this run reads; name another folder")
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"--output_dir {path}: is a file, expected a folder")
-        if folder.exists() and any(folder.iterdir()) and not overwrite:
-            raise InputError(f"--output_dir {path}: not empty; name another folder, or add --overwrite to replace that run")
-    except OSError as error:
-        raise InputError(f"--output_dir {path}: cannot be read: {error.strerror}") from None
+    def _lose(self, count, error):
+        if not self._lost:
+            self.say(f"WARNING: log.jsonl cannot be written: {why_not_written(error)}; training goes on")
+        self._lost += max(count, 1)
 
 
-def claim_folder(path):
-    """The run's folder, made, and rid of an earlier run's files but of nothing else."""
-    folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for target in (folder / name for name in RUN_FILES):
-            if target.is_dir():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"--output_dir {path}: cannot be written: {error.strerror}") from None
-    return folder
+def progress_bar(iterable=None, **options):
+    """A tqdm bar that a full disk under stderr does not stop."""
+    return tqdm(iterable, file=_Patient(sys.stderr), dynamic_ncols=True, **options)
+
+
+class _Patient(ObjectWrapper):
+    """A stream whose failures are no news."""
+
+    def __eq__(self, other):  # tqdm asks whether a bar and a line share the terminal
+        return self._wrapped == getattr(other, "_wrapped", other)
+
+    def write(self, text):
+        try:
+            self._wrapped.write(text)
+        except OSError:
+            silence(self._wrapped)
+
+    def flush(self):
+        try:
+            self._wrapped.flush()
+        except OSError:
+            silence(self._wrapped)
+
+
+def silence(stream):
+    """Send whatever else goes to this stream to nowhere, its unwritten rest too: Python would fail on that at its end."""
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def write_json(path, content):
-    """Write a JSON file whole or not at all."""
-    aside = f"{path}.partial"
-    with open(aside, "w", encoding="utf-8") as file:
+    """Write a JSON file, whole or not at all; a number that is not finite becomes null."""
+    with whole_file(path) as file:
         json.dump(_finite(content), file, indent=2, ensure_ascii=False)
         file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
 
 
 def table(rows):
@@ -100,6 +123,7 @@ def table(rows):
 
 
 def _finite(value):
+    """The value with null for each number in it that JSON does not know."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,11 @@
 """What a finished run says of itself: its results as data, as a table, and as the model's card. Knows no engine."""
 
+import hashlib
 import platform
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
 
 from bert import __version__
 from bert.logs import table
@@ -34,12 +37,25 @@ def run_record(config, task, engine, why, precision, pretrained, splits, batchin
             "range_changes": [str(change) for change in engine.range_changes],
         },
         "precision": asdict(precision),
-        "model": {"source": pretrained.source, "sha256": file_digest(pretrained.weight_file)},
+        "model": {
+            "source": pretrained.source,
+            "sha256": file_digest(pretrained.weight_file),
+            "architecture": asdict(pretrained.architecture),
+        },
         "data_sha256": {name: file_digest(split.path) for name, split in splits.items()},
+        "tokens_sha256": {name: _features_digest(split.features) for name, split in splits.items()},
         "batching": asdict(batching),
         "plan": plan and asdict(plan),
         "versions": versions(engine.name),
     }
+
+
+def _features_digest(features):
+    """sha256 of what an engine is fed from a split: the same file reads differently with another tokenizer or --max_len."""
+    digest = hashlib.sha256()
+    for array in (features.input_ids, features.offsets, features.segment_starts, features.label_ids):
+        digest.update(b"none" if array is None else np.ascontiguousarray(array))
+    return digest.hexdigest()
 
 
 def training_results(result, scaler, task):

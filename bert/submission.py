@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from bert import RunError
+from bert.files import whole_file, writing
 from bert.metrics import predictions
 
 _STS_B_RANGE = (0.0, 5.0)  # of the human scores; Cer et al. 2017
@@ -29,10 +30,9 @@ def write_submission(folder, task, split_name, logits):
         row = int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
         raise RunError(f"{split_name}: the model's output for row {row} is not finite, so no predictions are written")
     path = Path(folder) / task.splits[split_name].submission
-    path.parent.mkdir(exist_ok=True)
-    aside = path.with_name(path.name + ".partial")
-    with open(aside, "w", encoding="utf-8", newline="\n") as file:
+    with writing(path):
+        path.parent.mkdir(exist_ok=True)
+    with whole_file(path) as file:
         file.write("index\tprediction\n")
         file.writelines(f"{index}\t{text}\n" for index, text in enumerate(prediction_texts(task, logits)))
-    aside.replace(path)
     return path

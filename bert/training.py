@@ -6,23 +6,22 @@ Decides batches, rates, scales and when to stop; the engine computes.
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Optional
 
 import numpy as np
-from tqdm import tqdm
 
-from bert import RunError
+from bert import RunError, Stopped
 from bert.data import evaluation_order, make_batch, training_order
+from bert.logs import progress_bar
 from bert.metrics import compute_metrics, mean_loss
 from bert.schedule import learning_rate
+from bert.stop import StopRequest
 
 
 @dataclass
 class Result:
-    """What training came to."""
+    """What training has come to so far: plain numbers, and with them the place in the run from which it can go on."""
 
-    evaluations: list = field(default_factory=list)  # one per epoch: epoch, step, primary, scores by split
-    best: Optional[dict] = None  # the evaluation of the best epoch, the earliest at a tie; None while none is finite
+    evaluations: list = field(default_factory=list)  # one per finished epoch: epoch, step, primary, scores by split
     updates: int = 0  # attempted
     examples: int = 0
     tokens: int = 0  # real ones, padding not counted
@@ -30,35 +29,68 @@ class Result:
     eval_seconds: float = 0.0
     stopped_early: bool = False
 
-    def add(self, epoch, scores, primary):
-        self.evaluations.append({"epoch": epoch, "step": self.updates, "primary": primary, "scores": scores})
-        if primary > (-math.inf if self.best is None else self.best["primary"]):
-            self.best = self.last
-
     @property
     def last(self):
         return self.evaluations[-1]
 
     @property
+    def best(self):
+        """The evaluation of the best epoch, the earliest at a tie; None while none is finite."""
+        best = max(self.evaluations, key=lambda evaluation: evaluation["primary"], default=None)
+        return None if best is None or best["primary"] == -math.inf else best
+
+    @property
     def epochs_since_best(self):
         return self.last["epoch"] - (0 if self.best is None else self.best["epoch"])
 
+    def describe(self):
+        """Where a resumed run goes on, for the person."""
+        if not self.updates:
+            return "no checkpoint here yet: the run begins at its beginning"
+        return f"from update {self.updates}, with {len(self.evaluations)} epoch(s) finished"
 
-def train(engine, features, dev, *, task, config, plan, batching, scaler, log, keep_best):
-    """Train for plan.total_updates updates and return the Result.
+
+def train(
+    engine,
+    features,
+    dev,
+    *,
+    task,
+    config,
+    plan,
+    batching,
+    scaler,
+    log,
+    keep_best,
+    checkpoints=None,
+    stop=None,
+    result=None,
+):
+    """Train until plan.total_updates updates are done and return the Result, a new one or the one given to go on from.
 
     `features` is the training split, `dev` maps each dev split's name to its Features. After every epoch all of `dev` is
-    scored; `keep_best(evaluation)` is called while the weights of the best epoch so far are in the engine.
+    scored; `keep_best(evaluation)` is called while the weights of the best epoch so far are in the engine. Every epoch
+    and every config.save_steps updates end in a checkpoint. A StopRequest in `stop` is answered by one more checkpoint,
+    and by Stopped.
     """
-    result = Result()
+    result = Result() if result is None else result
+    stop = StopRequest() if stop is None else stop
     recorder = _Recorder(log, scaler)
-    bar = tqdm(total=plan.total_updates, desc="train", unit=" updates", dynamic_ncols=True)
+    bar = progress_bar(total=plan.total_updates, initial=result.updates, desc="train", unit=" updates")
+
+    def save():
+        recorder.flush()
+        if checkpoints is not None:
+            checkpoints.save(result)
+
     try:
-        for epoch in range(plan.epochs):
-            start = time.perf_counter()
+        while len(result.evaluations) < plan.epochs and not result.stopped_early:
+            epoch = len(result.evaluations)
+            seconds = _stopwatch()
             order = training_order(features.lengths, batch_size=plan.batch_size, seed=config.seed, epoch=epoch)
             groups = [order[first : first + plan.accumulate] for first in range(0, len(order), plan.accumulate)]
-            for group in groups[: plan.total_updates - result.updates]:
+            before = epoch * plan.updates_per_epoch  # updates of the epochs before this one
+            for group in groups[result.updates - before : plan.total_updates - before]:
                 rate = learning_rate(
                     result.updates, peak=config.lr, total_steps=plan.total_updates, warmup_ratio=config.warmup_ratio
                 )
@@ -80,28 +112,45 @@ def train(engine, features, dev, *, task, config, plan, batching, scaler, log, k
                 bar.update()
                 if result.updates % config.log_interval == 0:
                     bar.set_postfix_str(recorder.flush())
+                result.train_seconds += seconds()
+                if config.save_steps and result.updates % config.save_steps == 0:
+                    save()
+                    seconds()
+                stop.check()
             recorder.flush()
-            result.train_seconds += time.perf_counter() - start
+            result.train_seconds += seconds()
 
-            start = time.perf_counter()
             scores = evaluate_splits(
-                engine, dev, task=task, batch_size=config.dev_batch_size, batching=batching, log=log, epoch=epoch + 1
+                engine,
+                dev,
+                task=task,
+                batch_size=config.dev_batch_size,
+                batching=batching,
+                log=log,
+                stop=stop,
+                epoch=epoch + 1,
             )
-            result.add(epoch + 1, scores, primary_score(task, scores))
+            result.evaluations.append(
+                {"epoch": epoch + 1, "step": result.updates, "primary": primary_score(task, scores), "scores": scores}
+            )
             log.write([{"evaluation": result.last}])
             if result.best is result.last:
                 keep_best(result.best)
-            result.eval_seconds += time.perf_counter() - start
             if config.early_stop and result.epochs_since_best >= config.early_stop:
                 result.stopped_early = epoch + 1 < plan.epochs
-                break
+            result.eval_seconds += seconds()
+            save()
             recorder.restart_clock()
+    except Stopped:  # only ever between two updates, or in an evaluation, which changes nothing
+        save()
+        raise
     finally:
         recorder.flush()  # a run that is stopped for good still logs the updates that led to it
         bar.close()
     if scaler.skipped_updates == result.updates:
         raise RunError(
-            "every update was skipped because its gradients overflowed: nothing was learned; lower the loss scale"
+            "every update was skipped because its gradients were not finite: nothing was learned; look for NaN in the "
+            "weights it began with, lower --lr or the loss scale"
         )
     if scaler.skipped_updates > result.updates / 10:
         log.say(
@@ -110,6 +159,19 @@ def train(engine, features, dev, *, task, config, plan, batching, scaler, log, k
     if result.best is None:
         raise RunError("no epoch ended with finite outputs: the run has diverged; lower --lr or raise --warmup_ratio")
     return result
+
+
+def _stopwatch():
+    """A function that returns the seconds since it was last called, or made."""
+    last = time.perf_counter()
+
+    def seconds():
+        nonlocal last
+        now = time.perf_counter()
+        passed, last = now - last, now
+        return passed
+
+    return seconds
 
 
 class _Recorder:
@@ -152,8 +214,13 @@ class _Recorder:
                 records.append(record)
                 if not self.scaler.dynamic:
                     self._judge(record, update)
+                if not (math.isfinite(record["loss"]) or record["skipped"]):
+                    raise RunError(
+                        f"the loss of step {record['step']} is {record['loss']}, though its gradients are finite: "
+                        "the run has diverged; lower --lr or raise --warmup_ratio"
+                    )
         finally:
-            rate = sum(record["tokens"] for record in records) / (time.perf_counter() - self.start)
+            rate = sum(record["tokens"] for record in records) / max(time.perf_counter() - self.start, 1e-9)
             self.log.write([{**record, "tokens_per_second": round(rate, 1)} for record in records])
             self.waiting = []
             self.restart_clock()
@@ -161,11 +228,16 @@ class _Recorder:
         return f"loss {mean:.4f}, {rate:.0f} tokens/s"
 
 
-def predict_logits(engine, features, *, batch_size, batching, description):
-    """Logits (rows, num_labels) float32 in file order; computed longest rows first, off the device batch by batch."""
+def predict_logits(engine, features, *, batch_size, batching, description, stop=None):
+    """Logits (rows, num_labels) float32 in file order; computed longest rows first, off the device batch by batch.
+
+    Stopped comes out between two batches, where `stop`, a StopRequest, says so.
+    """
     batches = evaluation_order(features.lengths, batch_size=batch_size)
     logits = None
-    for rows in tqdm(batches, desc=description, unit=" batches", leave=False, dynamic_ncols=True):
+    for rows in progress_bar(batches, desc=description, unit=" batches", leave=False):
+        if stop is not None:
+            stop.check()
         part = engine.predict(make_batch(features, rows, **vars(batching)))
         if logits is None:
             logits = np.empty((len(features), part.shape[1]), np.float32)
@@ -173,11 +245,11 @@ def predict_logits(engine, features, *, batch_size, batching, description):
     return logits
 
 
-def evaluate_splits(engine, splits, *, task, batch_size, batching, log, epoch=None):
+def evaluate_splits(engine, splits, *, task, batch_size, batching, log, stop=None, epoch=None):
     """Scores of labelled splits (name -> Features) as name -> metric -> float, each over its whole; the loss among them."""
     scores_by_split = {}
     for name, features in splits.items():
-        logits = predict_logits(engine, features, batch_size=batch_size, batching=batching, description=name)
+        logits = predict_logits(engine, features, batch_size=batch_size, batching=batching, description=name, stop=stop)
         scores, warnings = compute_metrics(task.metrics, logits, features.label_ids, regression=task.regression)
         scores["loss"] = mean_loss(logits, features.label_ids, regression=task.regression)
         scores_by_split[name] = scores

@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Optional
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from bert import InputError
 from bert.architecture import HEAD, POOLER, Architecture, parameter_shapes, read_architecture
-from bert.files import file_size, is_there, read_bytes, read_json
+from bert.files import file_size, is_there, read_bytes, read_json, sync, writing
 from bert.params_file import from_gluon, gluon_config, read_params
 from bert.tasks import ALSO_ANSWERS, known_task
 
@@ -369,7 +371,7 @@ _SAFETENSORS_TYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "
 
 
 def _read_safetensors(path):
-    from safetensors import SafetensorError, deserialize
+    from safetensors import deserialize
 
     try:
         entries = deserialize(read_bytes(path, limit=file_size(path)))
@@ -470,18 +472,43 @@ def _spell(label):
 def save_model(folder, weights, pretrained, *, task, tokenizer, card):
     """Write a folder that transformers' AutoModelForSequenceClassification loads, whole or not at all.
 
-    `weights` have canonical names; `card` is the text of its README.md.
+    `weights` have canonical names; `card` is the text of its README.md. RunError where the disk does not take it; an older
+    model in `folder` is then still there.
     """
-    from safetensors.numpy import save_file
-
     folder = Path(folder)
-    aside = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    recover_model(folder)
+    aside, old = folder.with_name(folder.name + ".partial"), folder.with_name(folder.name + ".old")
+    with writing(folder):
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            _write_model(aside, weights, pretrained, task=task, tokenizer=tokenizer, card=card)
+            for path in (*aside.iterdir(), aside):
+                sync(path)
+        except (OSError, SafetensorError):
+            shutil.rmtree(aside, ignore_errors=True)  # on a full disk it is in the way
+            raise
+        if folder.exists():  # there is a whole model in one of the two places at any moment
+            folder.rename(old)
+        aside.rename(folder)
+        sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover_model(folder):
+    """Undo the first half of save_model's last step where it was killed before the second; and clear up after it."""
+    folder = Path(folder)
+    old = folder.with_name(folder.name + ".old")
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _write_model(folder, weights, pretrained, *, task, tokenizer, card):
     model_type = pretrained.architecture.model_type
     named = {from_canonical(name, model_type): np.ascontiguousarray(array) for name, array in weights.items()}
-    save_file(named, str(aside / "model.safetensors"), metadata={"format": "pt"})
-    (aside / "model.safetensors").chmod(0o644)  # the library makes it private, unlike its neighbours
+    save_file(named, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # the library makes it private, unlike its neighbours
     names = task.labels or ("score",)
     config = {
         **pretrained.config,
@@ -495,20 +522,14 @@ def save_model(folder, weights, pretrained, *, task, tokenizer, card):
     # What the old configuration said of the old model, and code that it would have others load.
     for key in ("torch_dtype", "_name_or_path", "num_labels", "auto_map"):
         config.pop(key, None)
-    (aside / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     for name in TOKENIZER_FILES:
         if (pretrained.folder / name).is_file():
-            shutil.copyfile(pretrained.folder / name, aside / name)
-    if not (aside / "tokenizer.json").is_file():
-        tokenizer.backend.save(str(aside / "tokenizer.json"))
-    path = aside / "tokenizer_config.json"  # says what transformers would otherwise guess of casing
+            shutil.copyfile(pretrained.folder / name, folder / name)
+    if not (folder / "tokenizer.json").is_file():
+        (folder / "tokenizer.json").write_text(tokenizer.backend.to_str(pretty=True), encoding="utf-8")
+    path = folder / "tokenizer_config.json"  # says what transformers would otherwise guess of casing
     settings = {**(read_json(path) if path.is_file() else {}), **tokenizer.casing}
     settings.pop("auto_map", None)
     path.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    (aside / "README.md").write_text(card, encoding="utf-8")
-    old = folder.with_name(folder.name + ".old")  # there is a whole model in one of the two places at any moment
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    aside.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    (folder / "README.md").write_text(card, encoding="utf-8")

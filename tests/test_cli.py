@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -442,15 +441,6 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(there, rte, run_cli, bert_
     assert result.code == 0
     assert "6 in 2 epoch" in result.out and "12 rows" in result.out and "wrote" not in result.out
     assert snapshot(rte.folder) == before and not (tmp_path / "new").exists()
-
-
-def test_a_run_stopped_by_the_keyboard_says_so_in_one_line(run_cli, bert_folder, glue_folder, tmp_path, monkeypatch):
-    def interrupted(*arguments, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(finetune_classifier, "train", interrupted)
-    result = run_cli(*again(tmp_path / "run", bert_folder, glue_folder))
-    assert result.code == 1 and len(result.err.splitlines()) == 1 and result.err.startswith("error: ")
 
 
 # --- own files -------------------------------------------------------------------------------------------------------
@@ -890,36 +880,6 @@ def test_an_empty_own_label_is_named_with_its_line(refused, bert_folder, tmp_pat
     (tmp_path / "dev.csv").write_text("text,label\na,x\nb,y\n")
     files = ["--train_file", tmp_path / "train.csv", "--dev_file", tmp_path / "dev.csv"]
     assert "train.csv:3:" in refused(*files, "--bert_model", bert_folder, *FAST, "--output_dir", tmp_path / "run")
-
-
-@pytest.mark.parametrize("stop", ["SIGTERM", "SIGINT"])
-def test_a_signal_ends_a_run_with_one_line_and_a_whole_log(stop, bert_folder, glue_folder, tmp_path):
-    import signal
-    import time
-
-    command = [sys.executable, Path(finetune_classifier.__file__), "--task_name", "RTE", "--data_dir", glue_folder]
-    command += [
-        "--bert_model",
-        bert_folder,
-        *FAST,
-        "--epochs",
-        "100000",
-        "--output_dir",
-        tmp_path / "run",
-        "--log_interval",
-        "7",
-    ]
-    with subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (tmp_path / "run" / "model").exists():
-            time.sleep(0.05)
-        process.send_signal(getattr(signal, stop))
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    lines = err.decode().replace("\r", "\n").splitlines()
-    assert [line for line in lines if line.startswith("error: ")] == [lines[-1]] and "Traceback" not in err.decode()
-    records, _ = log_of(tmp_path / "run")
-    assert [record["step"] for record in records] == list(range(1, len(records) + 1)) and records
 
 
 def test_a_missing_folder_is_named_by_the_tasks_own_first_file(refused, mnli, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from bert import InputError
+from bert import InputError, RunError
 from bert.architecture import parameter_shapes, read_architecture
 from bert.engines import Batch, load_engine
 from bert.tasks import TASKS, find_task, own_task
@@ -655,8 +655,8 @@ def test_a_failed_save_leaves_the_older_model(tmp_path, make_model, monkeypatch)
     def fail(*arguments, **options):
         raise OSError("disk full")
 
-    monkeypatch.setattr("safetensors.numpy.save_file", fail)
-    with pytest.raises(OSError):
+    monkeypatch.setattr("bert.weights.save_file", fail)
+    with pytest.raises(RunError, match="saved: cannot be written"):
         save(tmp_path / "saved", source, "MNLI", seed=9)
     assert (tmp_path / "saved" / "model.safetensors").read_bytes() == before
     assert (tmp_path / "saved" / "config.json").is_file()

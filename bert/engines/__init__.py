@@ -107,6 +107,19 @@ def peak_resident_memory():
     return peak if sys.platform == "darwin" else peak * 1024
 
 
+def out_of_memory(error):
+    """Whether an exception says that memory ran out: Python's own, PyTorch's or MXNet's, on a CPU or a GPU."""
+    said = str(error).lower()
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and any(words in said for words in _OUT_OF_MEMORY))
+    )
+
+
+_OUT_OF_MEMORY = ("out of memory", "not enough memory", "can't allocate memory", "memory allocation", "failed to allocate")
+
+
 def installed(name):
     """Whether the engine's framework can be imported; looks without importing it."""
     module, framework, _ = ENGINES[name]

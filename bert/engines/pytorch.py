@@ -89,7 +89,8 @@ class PyTorchEngine:
         self._checkpoint_activations = checkpoint_activations
         if device.type == "cpu":
             _keep_freed_memory()
-            self.device = f"cpu, {torch.get_num_threads()} threads"
+            slow = "" if kernels.available(device) else ", without the fused kernels (no C++ compiler at installation)"
+            self.device = f"cpu, {torch.get_num_threads()} threads{slow}"
         else:
             self.device = f"{device} {torch.cuda.get_device_name(device)}"
         self.shapes = parameter_shapes(architecture, num_labels)
@@ -138,9 +139,9 @@ class PyTorchEngine:
             words.grad = words.grad.to_dense()
         norm = _norm(weight.grad for weight in self.weights.values()) / loss_scale
         clip = torch.clamp(max_grad_norm / norm, max=1.0) if max_grad_norm else torch.ones_like(norm)
-        # The fused kernel, torch.optim.AdamW's own, divides the gradients by grad_scale and does nothing at all where
-        # found_inf is 1. Both stay on the device, so that an update whose verdict nobody asks for costs no wait. (The class around it
-        # takes a second to import what it does not use here.)
+        # torch.optim.AdamW's fused kernel divides the gradients by grad_scale and does nothing at all where found_inf is 1.
+        # Both stay on the device, so that an update whose verdict nobody asks for costs no wait. (The class around the
+        # kernel takes a second to import what is not used here.)
         verdict = {"grad_scale": loss_scale / clip, "found_inf": (~torch.isfinite(norm)).float()}
         with torch.no_grad():
             for weight_decay, names in self._groups:
