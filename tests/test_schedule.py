@@ -113,9 +113,9 @@ def test_help_says_that_steps_are_updates():
 
 
 @pytest.mark.parametrize(
-    "flags, round_to", [("", 1), ("--gpu 0", 8), ("--gpu 0 --round_to 3", 3), ("--round_to 16", 16), ("--gpu 0 --pad", 60)]
+    "flags, round_to", [("", 8), ("--gpu 0", 8), ("--gpu 0 --round_to 3", 3), ("--round_to 16", 16), ("--gpu 0 --pad", 60)]
 )
-def test_batches_are_as_wide_as_tensor_cores_want_on_a_gpu(flags, round_to):
+def test_batches_are_as_wide_as_matrix_units_want(flags, round_to):
     config = parse(["--task_name", "MRPC", "--max_len", "60", *flags.split()])
     batching = make_batching(config, SimpleNamespace(max_length=64, pad_token_id=0))
     assert (batching.round_to, batching.max_len) == (round_to, 60)
