@@ -191,7 +191,8 @@ def main(argv=None):
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        advice = "lower --batch_size (and raise --accumulate by as much), --dev_batch_size or --max_len"
+        advice = "add --checkpoint_activations, or lower --batch_size (and raise --accumulate by as much), --dev_batch_size "
+        advice += "or --max_len"
         print(f"error: out of memory: {advice}", file=sys.stderr)
         return 1
     return 0
