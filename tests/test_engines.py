@@ -508,6 +508,26 @@ def test_dropout_is_where_transformers_has_it(model_type, monkeypatch):
 
 
 @needs_pytorch
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_checkpointed_activations_change_nothing(dtype):
+    """With dropout: what is computed again drops the same elements, to the bit."""
+    kept, again = (
+        make_engine(architecture=WITH_DROPOUT, dtype=dtype, checkpoint_activations=flag) for flag in (False, True)
+    )
+    for number in range(3):
+        batches = [make_rows([9, 5, 7, 12], seed=number), make_rows([4, 8], seed=10 + number)]
+        assert step(kept, batches)[0] == step(again, batches)[0]
+    assert_same(kept.get_weights(), again.get_weights())
+    assert_same(kept.state_dict(), again.state_dict())
+
+
+@pytest.mark.skipif(not installed("mxnet"), reason="mxnet is not installed")
+def test_checkpointed_activations_are_refused_on_mxnet():
+    with pytest.raises(InputError, match="--checkpoint_activations is the PyTorch engine's"):
+        make_engine("mxnet", checkpoint_activations=True)
+
+
+@needs_pytorch
 def test_capabilities_of_this_machine():
     capabilities = load_engine("pytorch").capabilities(None)
     assert all(capabilities[dtype].available for dtype in ("float32", "float16", "bfloat16"))

@@ -27,7 +27,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-import torch._dynamo  # noqa: F401 - torch's optimizers would import it in every session
 from conftest import write_model, write_task
 
 import bert.checkpoint
