@@ -12,10 +12,12 @@ Exit codes: 0 done; 1 a run that failed; 2 wrong usage or input; 3 stopped befor
 An error is one line on stderr.
 """
 
+import shutil
 import signal
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from bert import InputError, RunError, Stopped
 from bert.checkpoint import Checkpoints
@@ -49,6 +51,9 @@ def run(config):
         earlier = check_folder(config.output_dir, flags=asdict(config), sources=sources, **claim)
         if earlier is not None and is_finished(config.output_dir):
             log.say(f"resume:    the run in {config.output_dir} is finished: nothing was done")
+            shutil.rmtree(
+                Path(config.output_dir) / "checkpoints", ignore_errors=True
+            )  # it may have been killed at its very end
             return
 
     # engine and precision: what this machine cannot do is refused

@@ -77,7 +77,10 @@ class Checkpoints:
             except (KeyError, TypeError) as error:
                 raise InputError(f"{path}: of another version of this program: {error}") from None
             for other in damaged:  # lest they be counted among those to keep
-                other.unlink(missing_ok=True)
+                try:
+                    other.unlink(missing_ok=True)
+                except OSError:
+                    pass  # what cannot be deleted cannot be in the way of a save either: names are never used twice
             self._saved = path.stem.rpartition("-")[0]
             return result, log_bytes
         if paths:
@@ -86,7 +89,7 @@ class Checkpoints:
 
     def paths(self):
         """Checkpoints, the newest first."""
-        return sorted(self.folder.glob("step-*.safetensors"), reverse=True)
+        return sorted((path for path in self.folder.glob("step-*.safetensors") if path.is_file()), reverse=True)
 
     def remove(self):
         """For a finished run, which needs none."""

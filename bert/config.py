@@ -313,7 +313,7 @@ def _problems(config):
         f"--max_minutes is {c.max_minutes}, expected a number above 0",
     )
     require(not (c.resume and c.overwrite), "--resume and --overwrite exclude each other")
-    require(0 <= c.epsilon < 1, f"--epsilon is {c.epsilon:g}, expected 0 to 1")
+    require(1e-30 <= c.epsilon < 1, f"--epsilon is {c.epsilon:g}, expected 1e-30 to 1; usual are 1e-8 to 1e-6")
     require(0 <= c.weight_decay < 1, f"--weight_decay is {c.weight_decay:g}, expected 0 to 1")
     require(0 <= c.warmup_ratio <= 1, f"--warmup_ratio is {c.warmup_ratio:g}, expected 0 to 1")
     require(0 <= c.max_grad_norm < float("inf"), f"--max_grad_norm is {c.max_grad_norm:g}, expected 0 or more")

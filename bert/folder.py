@@ -76,6 +76,10 @@ def _earlier_run(folder, names):
     others = sorted(names - set(RUN_FILES))
     if others:
         raise InputError(f"--resume: {folder} holds no run, but {others[0]}; name another folder")
+    if is_finished(folder) or any(folder.glob("checkpoints/step-*")):
+        raise InputError(
+            f"--resume: {folder} has lost its config.json, which says what it was begun with; --overwrite begins anew"
+        )
     return None
 
 
@@ -90,10 +94,14 @@ def check_same_inputs(earlier, record):
     Both arguments are contents of config.json. Returns lines on what changes no more than last digits: device and versions.
     """
     found = [(name, _look_up(earlier, keys), _look_up(record, keys)) for name, keys in _INPUTS]
-    for kind in ("data_sha256", "tokens_sha256"):
-        splits = {**(earlier.get(kind) or {}), **record[kind]}
-        found += [(f"{kind} of {split}", _look_up(earlier, (kind, split)), record[kind].get(split)) for split in splits]
-    _refuse([(name, before, now) for name, before, now in found if before != now])
+    # Other data have other tokens and another plan: the cause is enough.
+    for kinds in (("data_sha256",), ("tokens_sha256", "plan")):
+        for kind in kinds:
+            parts = {**(earlier.get(kind) or {}), **(record[kind] or {})}
+            found += [
+                (f"{kind} of {part}", _look_up(earlier, (kind, part)), _look_up(record, (kind, part))) for part in parts
+            ]
+        _refuse([(name, before, now) for name, before, now in found if before != now])
     what = [("the device", ("engine", "device")), *((name, ("versions", name)) for name in record["versions"])]
     differences = [(name, _look_up(earlier, keys), _look_up(record, keys)) for name, keys in what]
     return [
@@ -110,7 +118,6 @@ _INPUTS = [
     ("sha256 of the model's weights", ("model", "sha256")),
     ("architecture of the model", ("model", "architecture")),
     ("padding", ("batching",)),
-    ("plan", ("plan",)),
 ]
 
 
@@ -122,8 +129,13 @@ def _look_up(record, keys):
 
 def _refuse(changes):
     if changes:
-        text = "; ".join(f"{name} was {before}, is {now}" for name, before, now in changes)
+        text = "; ".join(f"{name} was {_short(before)}, is {_short(now)}" for name, before, now in changes)
         raise InputError(f"--resume continues a run exactly, so these must not change: {text}")
+
+
+def _short(value):
+    """A digest is known by its beginning."""
+    return f"{value[:12]}..." if isinstance(value, str) and len(value) == 64 else value
 
 
 @contextmanager

@@ -698,6 +698,25 @@ def test_another_library_is_warned_about(stopped, run_cli, flags_of, tmp_path):
 
 
 @needs_torch
+def test_a_folder_without_its_config_is_not_taken_for_a_run(flags_of, run_cli, refused, tmp_path, monkeypatch):
+    """Whatever it was begun with cannot be compared then."""
+    flags = [*flags_of(), "--output_dir", tmp_path / "run"]
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, _engine(), "forward_backward", 15)
+        run_cli(*flags)
+    config = (tmp_path / "run" / "config.json").rename(tmp_path / "config.json")
+    before = snapshot(tmp_path / "run")
+    assert "has lost its config.json" in refused(*flags, "--resume", "--lr", "0.01")
+    assert snapshot(tmp_path / "run") == before
+    config.rename(tmp_path / "run" / "config.json")
+    (tmp_path / "run" / "checkpoints" / "step-99999999-0000-ab.safetensors").mkdir()  # nothing of ours
+    assert run_cli(*flags, "--resume").code == 0
+    (tmp_path / "run" / "checkpoints").mkdir()  # as after a kill at the very end
+    assert "nothing was done" in run_cli(*flags, "--resume").out
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@needs_torch
 def test_a_finished_run_is_said_to_be_finished_and_left_alone(flags_of, run_cli, refused, tmp_path):
     flags = [*flags_of(), "--output_dir", tmp_path / "run", "--epochs", "1"]
     assert run_cli(*flags, "--resume").code == 0  # in an empty place it simply begins

@@ -96,10 +96,10 @@ inline void store(float16& to, float x) {  // to the nearest, ties to even; too 
   to.bits = static_cast<uint16_t>(size | (bits_as<uint32_t>(x) >> 16 & 0x8000));
 }
 
-// exp(x) for x <= 0, relative error below 2e-7; below -87 it stays at exp(-87), about 1e-38. NaN gives NaN.
+// exp(x) for x <= 0, relative error below 2e-7; 0 below -87, where it would be about 1e-38. NaN gives NaN.
 // x = n ln 2 + r with |r| <= ln(2) / 2, and Taylor's polynomial for exp(r).
-inline float exp_negative(float x) {
-  x = x < -87.0f ? -87.0f : x;
+inline float exp_negative(float exponent) {
+  const float x = exponent < -87.0f ? -87.0f : exponent;
   const float shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2**23: the sum's low bits are the nearest integer
   const float n = shifted - 12582912.0f;
   float r = x - n * 0.693145752f;
@@ -111,7 +111,8 @@ inline float exp_negative(float x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  return p * bits_as<float>((bits_as<uint32_t>(shifted) << 23) + 0x3f800000u);
+  p *= bits_as<float>((bits_as<uint32_t>(shifted) << 23) + 0x3f800000u);
+  return exponent < -87.0f ? 0.0f : p;
 }
 
 // --- dropout ---------------------------------------------------------------------------------------------------------

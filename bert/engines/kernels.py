@@ -36,27 +36,32 @@ class Adam(ctypes.Structure):
 
 
 @cache
-def _library():
-    """The library for this CPU, or None."""
+def _load():
+    """(the library for this CPU or None, why there is none)."""
     # PyTorch's own choice of instructions: its AVX512 and AVX2 mean what x86-64-v4 and v3 mean to the compiler.
     instructions = torch.backends.cpu.get_cpu_capability().lower()
-    spec = find_spec(f"bert.engines._kernels_{instructions}")
+    specs = [find_spec(f"bert.engines._kernels_{name}") for name in (instructions, "default")]
+    spec = next(filter(None, specs), None)
     if spec is None:
-        return None
+        return None, "not built: no C++ compiler at installation, or not installed by pip"
     try:
         library = ctypes.CDLL(spec.origin)
         library.source_digest.restype = ctypes.c_char_p
         source = Path(__file__).with_suffix(".cpp").read_bytes()
         if library.source_digest().decode() != sha256(source).hexdigest():
-            return None  # built from another version: its functions may want other arguments
+            return None, "built from another version: install again"  # its functions may want other arguments
         # Any function of the library also finds those of the libraries it is linked with: here PyTorch's OpenMP.
         openmp = ctypes.CDLL(str(next(Path(torch.__file__).parent.glob("lib/libtorch_cpu.*"))))
         team = ctypes.cast(openmp.GOMP_parallel, ctypes.c_void_p)
-    except (OSError, AttributeError, StopIteration):
-        return None
+    except (OSError, AttributeError, StopIteration) as error:
+        return None, f"cannot be loaded: {error}"
     library.set_team(team)
     library.grain.restype = ctypes.c_int64
-    return library
+    return library, ""
+
+
+def _library():
+    return _load()[0]
 
 
 def available(device):
@@ -64,10 +69,15 @@ def available(device):
     return device.type == "cpu" and _library() is not None
 
 
+def why_not():
+    """Why they cannot be used on the CPU; empty where they can."""
+    return _load()[1]
+
+
 def _call(name, dtype, *arguments):
     """Tensors go as pointers, ints as int64, floats as float32; the number of threads comes last."""
     converted = [
-        ctypes.c_void_p(argument.data_ptr())
+        _pointer(argument)
         if isinstance(argument, torch.Tensor)
         else ctypes.byref(argument)
         if isinstance(argument, ctypes.Structure)
@@ -79,6 +89,17 @@ def _call(name, dtype, *arguments):
         for argument in arguments
     ]
     getattr(_library(), f"{name}_{_TYPES[dtype]}" if dtype else name)(*converted, ctypes.c_int(torch.get_num_threads()))
+
+
+def _pointer(tensor):
+    assert tensor.is_contiguous() and tensor.device.type == "cpu"  # a kernel would read past what is not
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+def _gapped(tensor):
+    """The same where rows may lie apart: the kernel is told how far."""
+    assert tensor.stride(-1) == 1 or tensor.shape[-1] == 1
+    return ctypes.c_void_p(tensor.data_ptr())
 
 
 def _pieces(rows):
@@ -93,7 +114,7 @@ def add_norm(x, y, weight, bias, eps, key):
     rows, n = y.shape
     out, low = torch.empty(rows, n), torch.empty_like(y)
     mean, rstd = torch.empty(rows), torch.empty(rows)
-    _call("add_norm", y.dtype, x, x.stride(0), y, weight, bias, eps, key, out, low, mean, rstd, rows, n)
+    _call("add_norm", y.dtype, _gapped(x), x.stride(0), y, weight, bias, eps, key, out, low, mean, rstd, rows, n)
     return out, low, mean, rstd
 
 
@@ -101,7 +122,9 @@ def add_norm_backward(grad, grad_low, x, y, weight, key, mean, rstd):
     """From the gradients of add_norm's results, in place, those of x (float32) and y; and those of weight and bias."""
     rows, n = y.shape
     partials = torch.empty(_pieces(rows), 2, n)
-    _call("add_norm_backward", y.dtype, grad, grad_low, x, x.stride(0), y, weight, key, mean, rstd, partials, rows, n)
+    _call(
+        "add_norm_backward", y.dtype, grad, grad_low, _gapped(x), x.stride(0), y, weight, key, mean, rstd, partials, rows, n
+    )
     return grad, grad_low, *partials.sum(0)
 
 
@@ -178,7 +201,17 @@ def split_heads(joined, heads):
     """(batch, tokens, hidden), whose tokens may lie apart, -> (batch * heads, tokens, size)."""
     batch, tokens, hidden = joined.shape
     split = torch.empty(batch * heads, tokens, hidden // heads, dtype=joined.dtype)
-    _call("split_heads", None, joined, *_strides(joined), split, batch, tokens, heads, split.shape[2] * split.element_size())
+    _call(
+        "split_heads",
+        None,
+        _gapped(joined),
+        *_strides(joined),
+        split,
+        batch,
+        tokens,
+        heads,
+        split.shape[2] * split.element_size(),
+    )
     return split
 
 
@@ -186,7 +219,17 @@ def join_heads(split, joined):
     """The other way, into `joined`."""
     batch, tokens, hidden = joined.shape
     heads = len(split) // batch
-    _call("join_heads", None, joined, *_strides(joined), split, batch, tokens, heads, split.shape[2] * split.element_size())
+    _call(
+        "join_heads",
+        None,
+        _gapped(joined),
+        *_strides(joined),
+        split,
+        batch,
+        tokens,
+        heads,
+        split.shape[2] * split.element_size(),
+    )
     return joined
 
 

@@ -89,7 +89,7 @@ class PyTorchEngine:
         self._checkpoint_activations = checkpoint_activations
         if device.type == "cpu":
             _keep_freed_memory()
-            slow = "" if kernels.available(device) else ", without the fused kernels (no C++ compiler at installation)"
+            slow = "" if kernels.available(device) else f", without the fused kernels ({kernels.why_not()})"
             self.device = f"cpu, {torch.get_num_threads()} threads{slow}"
         else:
             self.device = f"{device} {torch.cuda.get_device_name(device)}"

@@ -6,6 +6,7 @@ each, where those could be built. Knows no optimizer and no batch source.
 """
 
 import math
+from functools import cache
 
 import numpy as np
 import torch
@@ -209,6 +210,10 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
     return dense(drop(pooled, key(after)), "classifier").float()
 
 
+# The backward passes below write into the gradients that they are given: each result has one consumer, another of these
+# functions or a slice, so nobody else holds its gradient.
+
+
 class _Dense(Function):
     """x @ weight.T + bias in the compute type, through GELU where asked; the gradients go to the float32 masters.
 
@@ -241,10 +246,22 @@ class _Dense(Function):
 
 def _linear(x, weight, bias):
     """x @ weight.T + bias for x (rows, inputs)."""
-    if x.device.type == "cpu" and x.dtype != torch.float32 and torch.backends.mkldnn.is_available():
-        # As F.linear, but the product itself adds the bias, where F.linear first fills the result with copies of it.
+    if x.device.type == "cpu" and _product_adds_bias(x.dtype):
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return F.linear(x, weight, bias)
+
+
+@cache
+def _product_adds_bias(dtype):
+    """Whether oneDNN can multiply this type on this CPU, and so add the bias in passing; F.linear first fills the result
+    with copies of it, but falls back where oneDNN cannot."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    supported = {
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+    }
+    return dtype in supported and supported[dtype]()
 
 
 def _transposed_product(a, b):
@@ -253,7 +270,7 @@ def _transposed_product(a, b):
         # On a CPU such a product in 16 bits takes half as long again as a plain one; to transpose the narrower is cheap.
         if a.shape[1] <= b.shape[1]:
             return kernels.transposed(a.contiguous()) @ b
-        return kernels.transposed(kernels.transposed(b) @ a)
+        return kernels.transposed(kernels.transposed(b.contiguous()) @ a)
     return a.t() @ b
 
 
