@@ -77,6 +77,23 @@ def snapshot(folder):
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """For the sessions here and those in processes of their own: the last bits of a product depend on their number, and
+    other tests may leave another one behind."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        if not installed("pytorch"):
+            yield
+            return
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        yield
+        torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="module")
 def flags_of(tmp_path_factory, make_model, glue_writer):
     """Function dtype -> flags of a run that stops early after 4 epochs of 6 updates of 2 x 2 rows, best in the second."""
