@@ -201,37 +201,18 @@ def split_heads(joined, heads):
     """(batch, tokens, hidden), whose tokens may lie apart, -> (batch * heads, tokens, size)."""
     batch, tokens, hidden = joined.shape
     split = torch.empty(batch * heads, tokens, hidden // heads, dtype=joined.dtype)
-    _call(
-        "split_heads",
-        None,
-        _gapped(joined),
-        *_strides(joined),
-        split,
-        batch,
-        tokens,
-        heads,
-        split.shape[2] * split.element_size(),
-    )
+    _move_heads("split_heads", joined, split)
     return split
 
 
 def join_heads(split, joined):
     """The other way, into `joined`."""
-    batch, tokens, hidden = joined.shape
-    heads = len(split) // batch
-    _call(
-        "join_heads",
-        None,
-        _gapped(joined),
-        *_strides(joined),
-        split,
-        batch,
-        tokens,
-        heads,
-        split.shape[2] * split.element_size(),
-    )
+    _move_heads("join_heads", joined, split)
     return joined
 
 
-def _strides(joined):
-    return tuple(stride * joined.element_size() for stride in joined.stride()[:2])
+def _move_heads(name, joined, split):
+    batch, tokens, _ = joined.shape
+    size = joined.element_size()
+    strides = (stride * size for stride in joined.stride()[:2])
+    _call(name, None, _gapped(joined), *strides, split, batch, tokens, len(split) // batch, split.shape[2] * size)

@@ -171,15 +171,14 @@ class PyTorchEngine:
         words = self.weights[WORD_EMBEDDINGS]
         rows, places = torch.unique(words.grad._indices()[0], return_inverse=True)
         word_gradient = torch.zeros(len(rows), words.shape[1]).index_add_(0, places, words.grad._values())
-        gradients = [word_gradient if weight is words else weight.grad for weight in self.weights.values()]
-        norm = float(_norm(gradients)) / loss_scale
+        gradients = {name: weight.grad for name, weight in self.weights.items()} | {WORD_EMBEDDINGS: word_gradient}
+        norm = float(_norm(gradients.values())) / loss_scale
         if not math.isfinite(norm):
             return norm
         clip = min(1.0, max_grad_norm / norm) if max_grad_norm and norm else 1.0
         slots = torch.full((len(words),), -1, dtype=torch.int32)
         slots[rows] = torch.arange(len(rows), dtype=torch.int32)
         self._seen[rows] = True
-        gradients = dict(zip(self.weights, gradients))
         beta1, beta2 = self._adam["beta1"], self._adam["beta2"]
         for weight_decay, names in self._groups:
             torch._foreach_add_([self._moments[name]["step"] for name in names], 1)

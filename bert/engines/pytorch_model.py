@@ -34,8 +34,8 @@ class Weights:
 
     def __init__(self, shapes, *, dtype, device):
         self.masters = {}
-        self._products = {}  # layer's name -> kind -> (names, stacked masters, the same in `dtype`)
-        self._home = {}  # layer's name -> (its stack, first row, last row)
+        self._products = {}  # layer's name -> kind -> (stacked masters, the same in `dtype`)
+        self._home = {}  # master's name -> (layer's name in `_products`, first row, last row)
         self.dtype = dtype
         for name, shape in shapes.items():
             if name in self.masters:
