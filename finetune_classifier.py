@@ -12,6 +12,7 @@ Exit codes: 0 done; 1 a run that failed; 2 wrong usage or input; 3 stopped befor
 An error is one line on stderr.
 """
 
+import functools
 import shutil
 import signal
 import sys
@@ -31,7 +32,7 @@ from bert.plan import describe_data, describe_model, describe_plan, make_batchin
 from bert.precision import make_loss_scaler, resolve_precision
 from bert.report import model_card, result_lines, run_record, training_results
 from bert.stop import StopRequest
-from bert.submission import write_submission
+from bert.submission import write_dev_predictions, write_mistakes, write_submission
 from bert.tokenization import load_tokenizer
 from bert.training import Result, evaluate_splits, predict_logits, train
 from bert.weights import initial_weights, load_pretrained, read_pretrained, recover_model, save_model
@@ -131,8 +132,16 @@ def run(config):
             "seed": config.seed,
         }
         written = [folder / "results.json"]
+        dev_outputs = {}
+
+        def keep_logits(name, logits, kind="last"):
+            dev_outputs[name] = (logits, dev[name].label_ids)
+            write_dev_predictions(folder / "predictions", task, name, kind, *dev_outputs[name])
+
         if plan is None:
-            results["scores"] = {"saved": evaluate_splits(engine, dev, task=task, log=log, **evaluation_options)}
+            keep = functools.partial(keep_logits, kind="saved")
+            scores = evaluate_splits(engine, dev, task=task, log=log, keep_logits=keep, **evaluation_options)
+            results["scores"] = {"saved": scores}
         else:
             written.append(folder / "model")
             recover_model(folder / "model")
@@ -140,6 +149,9 @@ def run(config):
             def keep_best(evaluation):
                 card = model_card(task, config, pretrained, precision, evaluation)
                 save_model(folder / "model", engine.get_weights(), pretrained, task=task, tokenizer=tokenizer, card=card)
+                for name, outputs in dev_outputs.items():
+                    write_dev_predictions(folder / "predictions", task, name, "best", *outputs)
+                    write_mistakes(folder / "predictions", task, name, *outputs, splits[name].examples)
 
             log.open(folder / "log.jsonl", keep=logged)
             result = train(
@@ -153,6 +165,7 @@ def run(config):
                 scaler=scaler,
                 log=log,
                 keep_best=keep_best,
+                keep_logits=keep_logits,
                 checkpoints=checkpoints,
                 stop=stop,
                 result=progress,

@@ -15,6 +15,13 @@ def predictions(logits, *, regression):
     return logits[:, 0] if regression else logits.argmax(axis=1)
 
 
+def probabilities(logits):
+    """Softmax over the classes, (rows, classes) float64."""
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    exponentials = np.exp(shifted)
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
 def mean_loss(logits, labels, *, regression):
     """Mean cross-entropy or mean squared error over all rows, in float64; the same for every batch size.
 

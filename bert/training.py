@@ -62,6 +62,7 @@ def train(
     scaler,
     log,
     keep_best,
+    keep_logits=None,
     checkpoints=None,
     stop=None,
     result=None,
@@ -69,8 +70,8 @@ def train(
     """Train until plan.total_updates updates are done and return the Result, a new one or the one given to go on from.
 
     `features` is the training split, `dev` maps each dev split's name to its Features. After every epoch all of `dev` is
-    scored; `keep_best(evaluation)` is called while the weights of the best epoch so far are in the engine. Every epoch
-    and every config.save_steps updates end in a checkpoint. A StopRequest in `stop` is answered by one more checkpoint,
+    scored; `keep_logits(split name, logits)` is called with the outputs, and then, if it is the best epoch so far,
+    `keep_best(evaluation)` while its weights are in the engine. Every epoch and every config.save_steps updates end in a checkpoint. A StopRequest in `stop` is answered by one more checkpoint,
     and by Stopped.
     """
     result = Result() if result is None else result
@@ -129,6 +130,7 @@ def train(
                 log=log,
                 stop=stop,
                 epoch=epoch + 1,
+                keep_logits=keep_logits,
             )
             result.evaluations.append(
                 {"epoch": epoch + 1, "step": result.updates, "primary": primary_score(task, scores), "scores": scores}
@@ -245,11 +247,15 @@ def predict_logits(engine, features, *, batch_size, batching, description, stop=
     return logits
 
 
-def evaluate_splits(engine, splits, *, task, batch_size, batching, log, stop=None, epoch=None):
-    """Scores of labelled splits (name -> Features) as name -> metric -> float, each over its whole; the loss among them."""
-    scores_by_split = {}
+def evaluate_splits(engine, splits, *, task, batch_size, batching, log, stop=None, epoch=None, keep_logits=None):
+    """Scores of labelled splits (name -> Features) as name -> metric -> float, each over its whole; the loss among them.
+
+    `keep_logits(name, logits)` is given the outputs once all splits have theirs, so that a stop between leaves none.
+    """
+    scores_by_split, logits_by_split = {}, {}
     for name, features in splits.items():
         logits = predict_logits(engine, features, batch_size=batch_size, batching=batching, description=name, stop=stop)
+        logits_by_split[name] = logits
         scores, warnings = compute_metrics(task.metrics, logits, features.label_ids, regression=task.regression)
         scores["loss"] = mean_loss(logits, features.label_ids, regression=task.regression)
         scores_by_split[name] = scores
@@ -257,6 +263,9 @@ def evaluate_splits(engine, splits, *, task, batch_size, batching, log, stop=Non
         log.say(f"{when}{name}: " + ", ".join(f"{metric} {value:.4f}" for metric, value in scores.items()))
         for warning in warnings:
             log.say(f"WARNING: {name}: {warning}")
+    if keep_logits is not None:
+        for name, logits in logits_by_split.items():
+            keep_logits(name, logits)
     return scores_by_split
 
 
