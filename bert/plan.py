@@ -97,19 +97,34 @@ def describe_plan(plan, config):
 def describe_data(splits, task, tokenizer, plan, batching, config):
     """Lines on every split (name -> LoadedSplit), and three examples of the first one raw and as tokens."""
     lines = []
+    measured = measure_lengths(splits, plan, batching, config)
     for name, split in splits.items():  # train comes first
+        lines += _describe_split(name, split.features, task.labels, measured[name]["padding"], batching)
+    return lines + _describe_examples(next(iter(splits.values())), tokenizer)
+
+
+def measure_lengths(splits, plan, batching, config):
+    """Split name -> its rows' lengths in tokens: mean, max, a histogram in steps of 8, and the share of padding in the
+    batches of its first epoch or evaluation."""
+    measured = {}
+    for name, split in splits.items():
         lengths = split.features.lengths
         if name == "train":
             batches = training_order(lengths, batch_size=plan.batch_size, seed=config.seed, epoch=0)
         else:
             batches = evaluation_order(lengths, batch_size=config.dev_batch_size)
-        lines += _describe_split(name, split.features, task.labels, batches, batching)
-    return lines + _describe_examples(next(iter(splits.values())), tokenizer)
+        measured[name] = {
+            "rows": len(lengths),
+            "mean": round(float(lengths.mean()), 2),
+            "max": int(lengths.max()),
+            "histogram": np.bincount((lengths - 1) // 8).tolist(),  # rows of 1 to 8 tokens, 9 to 16, ...
+            "padding": padding_share(split.features, batches, round_to=batching.round_to, max_len=batching.max_len),
+        }
+    return measured
 
 
-def _describe_split(name, features, labels, batches, batching):
+def _describe_split(name, features, labels, share, batching):
     lengths = features.lengths
-    share = padding_share(features, batches, round_to=batching.round_to, max_len=batching.max_len)
     lines = [
         f"{name + ':':<10} {len(features)} rows, {lengths.mean():.1f} tokens on average, {lengths.max()} at most; "
         f"{features.truncated} ({features.truncated / len(features):.1%}) cut to --max_len {batching.max_len}; "

@@ -9,6 +9,7 @@ import numpy as np
 
 from bert import __version__
 from bert.logs import table
+from bert.plan import measure_lengths
 from bert.weights import file_digest
 
 
@@ -44,6 +45,7 @@ def run_record(config, task, engine, why, precision, pretrained, splits, batchin
         },
         "data_sha256": {name: file_digest(split.path) for name, split in splits.items()},
         "tokens_sha256": {name: _features_digest(split.features) for name, split in splits.items()},
+        "lengths": measure_lengths(splits, plan, batching, config),
         "batching": asdict(batching),
         "plan": plan and asdict(plan),
         "versions": versions(engine.name),
