@@ -17,6 +17,7 @@ from conftest import ROOT
 
 from bert import InputError
 from bert.config import FinetuneConfig, ReportConfig, SuiteConfig, command_line, parse, run_name
+from bert.engines import installed
 from bert.logs import RunLog
 from bert.recipes import RECIPES
 from bert.suite import run_suite
@@ -27,12 +28,16 @@ SCRIPT = ROOT / "finetune_classifier.py"
 # --- which runs ------------------------------------------------------------------------------------------------------
 
 
+def parsed(words):
+    return parse(words.split())
+
+
 def names(*words):
     return [run_name(run) for run in parse(list(words)).runs]
 
 
 def test_every_combination_is_a_run_in_a_folder_of_its_own():
-    suite = parse("--task_name sst MRPC --dtype float32 float16 --seeds 0-1 7 --output_dir out --jobs 2".split())
+    suite = parsed("--task_name sst MRPC --dtype float32 float16 --seeds 0-1 7 --output_dir out --jobs 2")
     assert isinstance(suite, SuiteConfig) and suite.jobs == 2
     expected = [
         f"{task}-{dtype}-seed{seed}" for seed in (0, 1, 7) for dtype in ("float32", "float16") for task in ("SST-2", "MRPC")
@@ -43,8 +48,8 @@ def test_every_combination_is_a_run_in_a_folder_of_its_own():
 
 def test_one_run_is_no_suite():
     for words in ("--task_name MRPC", "--task_name mrpc --dtype float16 --seed 3", "--train_file a.csv --dev_file b.csv"):
-        assert isinstance(parse(words.split()), FinetuneConfig)
-    assert len(parse("--task_name MRPC --seeds 3".split()).runs) == 1  # asked for as a suite, so it is one
+        assert isinstance(parsed(words), FinetuneConfig)
+    assert len(parsed("--task_name MRPC --seeds 3").runs) == 1  # asked for as a suite, so it is one
     assert names("--train_file", "a.csv", "--dev_file", "b.csv", "--seeds", "0-1") == [
         "own-float32-seed0",
         "own-float32-seed1",
@@ -58,7 +63,7 @@ def test_glue_is_its_nine_tasks_and_nothing_comes_twice():
 
 
 def test_from_mnli_comes_first_and_three_tasks_start_from_it():
-    suite = parse("--task_name RTE CoLA STS-B MNLI MRPC --seeds 0-1 --from_mnli --output_dir out --bert_model m".split())
+    suite = parsed("--task_name RTE CoLA STS-B MNLI MRPC --seeds 0-1 --from_mnli --output_dir out --bert_model m")
     for seed in (0, 1):
         runs = [run for run in suite.runs if run.seed == seed]
         assert runs[0].task_name == "MNLI"
@@ -101,23 +106,23 @@ def test_a_fault_of_every_run_is_told_once(refused):
 
 def test_recipes_give_each_task_its_published_values():
     """Literal values from references: GluonNLP's published commands, Devlin et al., Mosbach et al., MiniLM's appendix B."""
-    runs = {run.task_name: run for run in parse("--task_name GLUE --seeds 0 --recipe gluonnlp".split()).runs}
+    runs = {run.task_name: run for run in parsed("--task_name GLUE --seeds 0 --recipe gluonnlp").runs}
     assert (runs["CoLA"].epochs, runs["CoLA"].lr, runs["CoLA"].optimizer) == (10, 2e-5, "bertadam")
     assert (runs["MNLI"].epochs, runs["MNLI"].batch_size) == (4, 48)
     assert (runs["RTE"].epochs, runs["RTE"].batch_size, runs["RTE"].lr) == (5, 32, 2e-5)
     assert (runs["WNLI"].epochs, runs["WNLI"].lr) == (3, 3e-5)
-    one = parse("--task_name RTE --recipe mosbach".split())
+    one = parsed("--task_name RTE --recipe mosbach")
     assert (one.batch_size, one.epochs, one.lr, one.epsilon, one.optimizer) == (16, 20, 2e-5, 1e-6, "adamw")
-    one = parse("--task_name RTE --recipe devlin".split())
+    one = parsed("--task_name RTE --recipe devlin")
     assert (one.batch_size, one.epochs, one.lr, one.warmup_ratio, one.optimizer) == (32, 3, 2e-5, 0.1, "bertadam")
-    one = parse("--task_name MRPC --recipe minilm".split())
+    one = parsed("--task_name MRPC --recipe minilm")
     assert (one.batch_size, one.epochs, one.lr) == (32, 10, 1.5e-5)
     assert all(recipe.source for recipe in RECIPES.values())
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_flags_win_over_a_recipe_also_when_they_say_the_default(recipe):
-    config = parse(f"--task_name RTE --recipe {recipe} --lr 3e-5 --epochs 3".split())
+    config = parsed(f"--task_name RTE --recipe {recipe} --lr 3e-5 --epochs 3")
     assert (config.lr, config.epochs) == (3e-5, 3)
     assert parse(command_line(config)) == config
 
@@ -134,7 +139,7 @@ def test_flags_win_over_a_recipe_also_when_they_say_the_default(recipe):
     ],
 )
 def test_a_command_line_leads_back_to_its_config(words):
-    config = parse(words.split())
+    config = parsed(words)
     assert parse(command_line(config)) == config
     assert parse(command_line(json.loads(json.dumps(vars(config))))) == config  # as config.json has it
 
@@ -289,7 +294,7 @@ def test_missing_files_are_named_before_anything_starts(refused, tmp_path, glue_
     flags = ["--data_dir", tmp_path / "glue", "--output_dir", tmp_path / "new"]
     line = refused("--task_name", "RTE", "QNLI", "MNLI", "--seeds", "0", *flags)
     assert "QNLI (QNLI/train.tsv)" in line and "MNLI (MNLI/train.tsv)" in line and "RTE (" not in line
-    assert not [path for path in (tmp_path / "new").rglob("*")]
+    assert not list((tmp_path / "new").rglob("*"))
 
 
 # --- being killed ----------------------------------------------------------------------------------------------------
@@ -299,6 +304,7 @@ import sys
 sys.path.insert(0, {root!r})
 from bert import Stopped
 from bert.config import parse
+from bert.engines import installed
 from bert.logs import RunLog
 from bert.suite import run_suite
 try:
@@ -373,3 +379,56 @@ def test_a_dry_run_tells_what_is_done_and_writes_nothing(stand_in, run_cli, flag
 
 def test_report_is_a_command_of_its_own():
     assert parse(["--report", "a", "b", "--output_dir", "c"]) == ReportConfig(("a", "b"), "c")
+
+
+# --- with the script itself ------------------------------------------------------------------------------------------
+
+
+def outcome(folder):
+    """What a suite's runs came to: every file but those that hold times, and the log without its."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and (path.parent.name in ("predictions", "model") or path.name == "log.jsonl"):
+            content = path.read_bytes()
+            if path.name == "log.jsonl":
+                content = [{**json.loads(line), "tokens_per_second": None} for line in content.splitlines()]
+            found[str(path.relative_to(folder))] = content
+    return found
+
+
+@pytest.mark.skipif(not installed("pytorch"), reason="PyTorch is not installed")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere runs outlive a suite that is killed")
+def test_a_suite_killed_twice_ends_as_one_left_alone(tmp_path, bert_folder, glue_folder):
+    words = ["--task_name", "RTE", "MNLI", "--from_mnli", "--seeds", "0-1", "--data_dir", str(glue_folder), "--bert_model"]
+    words += [
+        str(bert_folder),
+        "--batch_size",
+        "2",
+        "--epochs",
+        "30",
+        "--save_steps",
+        "4",
+        "--engine",
+        "pytorch",
+        "--jobs",
+        "2",
+    ]
+
+    def begin(name):
+        command = [sys.executable, str(SCRIPT), *words, "--output_dir", str(tmp_path / name), "--resume"]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def seen(pattern):
+        return lambda: list((tmp_path / "killed").glob(pattern))
+
+    alone = begin("alone")
+    assert alone.wait(120) == 0
+    for pattern in ("MNLI-*/checkpoints/step-*", "RTE-*/checkpoints/step-*"):
+        process = begin("killed")
+        wait_for(seen(pattern), 60)
+        process.kill()
+        process.wait()
+    assert begin("killed").wait(120) == 0
+    expected, found = outcome(tmp_path / "alone"), outcome(tmp_path / "killed")
+    assert expected.keys() == found.keys() and len(expected) > 30
+    assert [name for name in expected if expected[name] != found[name]] == []
