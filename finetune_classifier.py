@@ -30,7 +30,7 @@ from bert.folder import check_folder, check_same_inputs, claim_folder, is_finish
 from bert.logs import RunLog, write_json
 from bert.plan import describe_data, describe_model, describe_plan, make_batching, make_plan
 from bert.precision import make_loss_scaler, resolve_precision
-from bert.report import model_card, result_lines, run_record, training_results
+from bert.record import model_card, result_lines, run_record, training_results
 from bert.stop import StopRequest
 from bert.submission import write_dev_predictions, write_mistakes, write_submission
 from bert.tokenization import load_tokenizer
