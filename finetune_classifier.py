@@ -45,7 +45,7 @@ from bert.plan import (
     make_plan,
 )
 from bert.precision import make_loss_scaler, resolve_precision
-from bert.report import model_card, result_lines, run_record, training_results
+from bert.record import model_card, result_lines, run_record, training_results
 from bert.stop import StopRequest
 from bert.submission import write_dev_predictions, write_mistakes, write_submission
 from bert.suite import describe_suite, print_commands, run_suite
