@@ -133,13 +133,16 @@ def sync(path):
 
 
 @contextmanager
-def whole_file(path):
-    """A text file open for writing that takes its place under `path` only once it is complete; RunError where it cannot."""
+def whole_file(path, *, binary=False):
+    """A file of text, or of bytes, open for writing that takes its place under `path` only once it is complete.
+
+    RunError where it cannot.
+    """
     path = Path(path)
     aside = path.with_name(path.name + ".partial")
     with writing(path):
         try:
-            with open(aside, "w", encoding="utf-8", newline="\n") as file:
+            with open(aside, "wb") if binary else open(aside, "w", encoding="utf-8", newline="\n") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())

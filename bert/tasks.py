@@ -4,7 +4,7 @@ Knows the layouts and nothing of how they are read, scored or learned.
 """
 
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional, Union
 
 from bert import InputError
@@ -21,6 +21,7 @@ class Split:
     label: Optional[Column] = None  # None: the file has no labels
     width: Optional[int] = None  # number of columns of a file without header; None: the first row is a header
     submission: Optional[str] = None  # leaderboard file of the predictions
+    official_rows: Optional[int] = None  # of GLUE's test file; the leaderboard takes neither more nor fewer predictions
     optional: bool = False  # worth using when there, not worth a word when not
 
 
@@ -49,11 +50,12 @@ class Task:
         return [name for name in self.splits if name.split("_")[0] == kind]
 
 
-def _splits(folder, text, label, *, test_text=None, width=None, test=True):
+def _splits(folder, text, label, *, test_text=None, width=None, test=True, test_rows=None):
     """The three files of an ordinary task; only train and dev have labels, and only they may lack a header."""
     rows = {kind: Split((f"{folder}/{kind}.tsv",), text, label, width) for kind in ("train", "dev")}
     if test:
-        rows["test"] = Split((f"{folder}/test.tsv",), test_text or text, submission=f"{folder}.tsv")
+        files = (f"{folder}/test.tsv",)
+        rows["test"] = Split(files, test_text or text, submission=f"{folder}.tsv", official_rows=test_rows)
     return rows
 
 
@@ -64,7 +66,11 @@ _HUB_ENTAILMENT = ("entailment", "not_entailment")
 _NLI = ("neutral", "entailment", "contradiction")
 _HUB_NLI = ("entailment", "neutral", "contradiction")
 _AX = Split(
-    ("AX/diagnostic.tsv", "MNLI/diagnostic.tsv", "diagnostic/diagnostic.tsv"), _PAIR, submission="AX.tsv", optional=True
+    ("AX/diagnostic.tsv", "MNLI/diagnostic.tsv", "diagnostic/diagnostic.tsv"),
+    _PAIR,
+    submission="AX.tsv",
+    official_rows=1104,
+    optional=True,
 )
 
 TASKS = {
@@ -74,29 +80,29 @@ TASKS = {
             "CoLA",
             _BINARY,
             ("mcc",),
-            _splits("CoLA", (3,), 1, test_text=("sentence",), width=4),
+            _splits("CoLA", (3,), 1, test_text=("sentence",), width=4, test_rows=1063),
             aliases={"unacceptable": "0", "acceptable": "1"},
         ),
         Task(
             "SST-2",
             _BINARY,
             ("accuracy",),
-            _splits("SST-2", ("sentence",), "label"),
+            _splits("SST-2", ("sentence",), "label", test_rows=1821),
             aliases={"negative": "0", "positive": "1"},
         ),
         Task(
             "MRPC",
             _BINARY,
             ("accuracy", "f1"),
-            _splits("MRPC", ("#1 String", "#2 String"), "Quality"),
+            _splits("MRPC", ("#1 String", "#2 String"), "Quality", test_rows=1725),
             aliases={"not_equivalent": "0", "equivalent": "1"},
         ),
-        Task("STS-B", (), ("pearson", "spearman"), _splits("STS-B", _PAIR, "score")),
+        Task("STS-B", (), ("pearson", "spearman"), _splits("STS-B", _PAIR, "score", test_rows=1379)),
         Task(
             "QQP",
             _BINARY,
             ("accuracy", "f1"),
-            _splits("QQP", ("question1", "question2"), "is_duplicate"),
+            _splits("QQP", ("question1", "question2"), "is_duplicate", test_rows=390965),
             aliases={"not_duplicate": "0", "duplicate": "1"},
             skip_short_rows=True,
         ),
@@ -108,22 +114,28 @@ TASKS = {
                 "train": Split(("MNLI/train.tsv",), _PAIR, "gold_label"),
                 "dev_matched": Split(("MNLI/dev_matched.tsv",), _PAIR, "gold_label"),
                 "dev_mismatched": Split(("MNLI/dev_mismatched.tsv",), _PAIR, "gold_label"),
-                "test_matched": Split(("MNLI/test_matched.tsv",), _PAIR, submission="MNLI-m.tsv"),
-                "test_mismatched": Split(("MNLI/test_mismatched.tsv",), _PAIR, submission="MNLI-mm.tsv"),
+                "test_matched": Split(("MNLI/test_matched.tsv",), _PAIR, submission="MNLI-m.tsv", official_rows=9796),
+                "test_mismatched": Split(("MNLI/test_mismatched.tsv",), _PAIR, submission="MNLI-mm.tsv", official_rows=9847),
                 "test_ax": _AX,
             },
             _HUB_NLI,
         ),
-        Task("QNLI", _ENTAILMENT, ("accuracy",), _splits("QNLI", ("question", "sentence"), "label"), _HUB_ENTAILMENT),
-        Task("RTE", _ENTAILMENT, ("accuracy",), _splits("RTE", _PAIR, "label"), _HUB_ENTAILMENT),
+        Task(
+            "QNLI",
+            _ENTAILMENT,
+            ("accuracy",),
+            _splits("QNLI", ("question", "sentence"), "label", test_rows=5463),
+            _HUB_ENTAILMENT,
+        ),
+        Task("RTE", _ENTAILMENT, ("accuracy",), _splits("RTE", _PAIR, "label", test_rows=3000), _HUB_ENTAILMENT),
         Task(
             "WNLI",
             _BINARY,
             ("accuracy",),
-            _splits("WNLI", _PAIR, "label"),
+            _splits("WNLI", _PAIR, "label", test_rows=146),
             aliases={"not_entailment": "0", "entailment": "1"},
         ),
-        Task("AX", _NLI, ("accuracy",), {"test": Split(_AX.files, _AX.text, submission=_AX.submission)}, _HUB_NLI),
+        Task("AX", _NLI, ("accuracy",), {"test": replace(_AX, optional=False)}, _HUB_NLI),
         Task(
             "XNLI",
             _NLI,
@@ -141,6 +153,10 @@ TASKS = {
 GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
 #: Tasks that gain from a start at MNLI's model (arXiv 1811.01088; RoBERTa, arXiv 1907.11692, does so for these three).
 FROM_MNLI = ("RTE", "MRPC", "STS-B")
+#: Leaderboard file -> its task and split: the eleven that gluebenchmark.com wants in one zip.
+SUBMISSIONS = {
+    split.submission: (task, split) for task in TASKS.values() for split in task.splits.values() if split.official_rows
+}
 
 _ALSO = {
     "sst": "SST-2",
