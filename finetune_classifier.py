@@ -27,6 +27,7 @@ from bert.checkpoint import Checkpoints
 from bert.config import (
     CompareConfig,
     FinetuneConfig,
+    LeaderboardConfig,
     ReportConfig,
     SuiteConfig,
     parse,
@@ -37,27 +38,15 @@ from bert.download import download_task
 from bert.engines import choose_engine, load_engine, out_of_memory
 from bert.folder import check_folder, check_same_inputs, claim_folder, is_finished
 from bert.logs import RunLog, write_json
-from bert.plan import (
-    describe_data,
-    describe_model,
-    describe_plan,
-    make_batching,
-    make_plan,
-)
+from bert.plan import describe_data, describe_model, describe_plan, make_batching, make_plan
 from bert.precision import make_loss_scaler, resolve_precision
 from bert.record import model_card, result_lines, run_record, training_results
 from bert.stop import StopRequest
-from bert.submission import write_dev_predictions, write_mistakes, write_submission
+from bert.submission import choose_submissions, write_dev_predictions, write_mistakes, write_submission, write_zip
 from bert.suite import describe_suite, print_commands, run_suite
 from bert.tokenization import load_tokenizer
 from bert.training import Result, evaluate_splits, predict_logits, train
-from bert.weights import (
-    initial_weights,
-    load_pretrained,
-    read_pretrained,
-    recover_model,
-    save_model,
-)
+from bert.weights import initial_weights, load_pretrained, read_pretrained, recover_model, save_model
 
 
 def run(config):
@@ -225,14 +214,18 @@ def run_several(suite):
 
 
 def make_report(config):
-    from bert.report import (  # statistics and pictures: only where they are wanted
-        gather,
-        table_lines,
-        write_report,
-    )
+    from bert.report import gather, table_lines, write_report  # statistics and pictures: only where they are wanted
 
     runs = gather(config.folders)
     for line in [*table_lines(runs), *(f"wrote {path}" for path in write_report(runs, config.output_dir))]:
+        RunLog().say(line)
+
+
+def make_zip(config):
+    from bert.report import gather
+
+    files, lines = choose_submissions([run.folder for run in gather(config.folders)])
+    for line in [*lines, *write_zip(Path(config.output_dir) / "submission.zip", files)]:
         RunLog().say(line)
 
 
@@ -243,7 +236,13 @@ def compare(config):
         RunLog().say(line)
 
 
-COMMANDS = {FinetuneConfig: run, SuiteConfig: run_several, ReportConfig: make_report, CompareConfig: compare}
+COMMANDS = {
+    FinetuneConfig: run,
+    SuiteConfig: run_several,
+    ReportConfig: make_report,
+    LeaderboardConfig: make_zip,
+    CompareConfig: compare,
+}
 
 
 def main(argv=None):

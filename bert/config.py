@@ -122,6 +122,14 @@ class ReportConfig:
 
 
 @dataclass(frozen=True)
+class LeaderboardConfig:
+    """A leaderboard's zip of the predictions of runs that are done."""
+
+    folders: tuple[str, ...]
+    output_dir: str
+
+
+@dataclass(frozen=True)
 class CompareConfig:
     """Two files of dev predictions to compare."""
 
@@ -321,6 +329,12 @@ def build_parser(description=None):
     add("--print_commands", action="store_true", help="print the runs, one command per line, and start none")
     add("--report", nargs="+", metavar="FOLDER", help="write a report on the runs in these folders to --output_dir")
     add(
+        "--leaderboard",
+        nargs="+",
+        metavar="FOLDER",
+        help="write --output_dir/submission.zip, checked: of the runs in these folders the best on dev for each task",
+    )
+    add(
         "--compare",
         nargs=2,
         metavar="FILE",
@@ -346,6 +360,8 @@ def parse(argv, description=None):
     given = parser.parse_args(argv)
     if given.report:
         return ReportConfig(tuple(given.report), given.output_dir)
+    if given.leaderboard:
+        return LeaderboardConfig(tuple(given.leaderboard), given.output_dir)
     if given.compare:
         return CompareConfig(tuple(given.compare))
 
