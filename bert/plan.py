@@ -6,6 +6,7 @@ import numpy as np
 
 from bert import InputError
 from bert.data import evaluation_order, padding_share, training_order
+from bert.recipes import RECIPES
 from bert.schedule import warmup_steps
 
 
@@ -75,7 +76,9 @@ def describe_plan(plan, config):
     if plan is None:
         return []
     effective = plan.batch_size * plan.accumulate
+    recipe = [f"recipe:    {config.recipe}: {RECIPES[config.recipe].source}"] if config.recipe else []
     return [
+        *recipe,
         f"batches:   {plan.rows} rows, micro-batch {plan.batch_size} x accumulate {plan.accumulate} = {effective} rows "
         f"per update, {plan.updates_per_epoch} updates per epoch",
         f"updates:   {plan.total_updates} in {plan.epochs} epoch(s)"
