@@ -108,8 +108,8 @@ def test_outputs_that_are_not_finite_are_no_predictions(name, bad, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# The leaderboard's zip. Rows and label texts are written out here from GLUE's own facts: the paper's Table 1 and the FAQ's
-# sample, as counted (`wc -l`) in the README of zphang/bert_on_stilts.
+# The leaderboard's zip. Rows are those that `wc -l` shows in the README of BERT on STILTs (Phang et al. 2018), less the
+# header; label texts are those of nyu-mll/jiant's tasks, which its GLUE formatter writes.
 OFFICIAL = {
     "CoLA.tsv": (1063, ("0", "1")),
     "SST-2.tsv": (1821, ("0", "1")),
