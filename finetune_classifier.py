@@ -40,7 +40,7 @@ from bert.weights import initial_weights, load_pretrained, read_pretrained, reco
 
 def run(config):
     start = time.perf_counter()
-    log = RunLog()
+    log = RunLog(tensorboard=config.tensorboard)
     stop = StopRequest(config.max_minutes)
 
     # the folder: what must not be overwritten, or cannot be continued, is refused before anything is read
