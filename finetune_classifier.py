@@ -4,6 +4,8 @@
     python finetune_classifier.py --task_name MRPC --bert_model minilm_6_384_12 --dtype float16 --output_dir runs/mrpc
     python finetune_classifier.py --task_name RTE --bert_model path/to/model --gpu 0 --dtype bfloat16 --epochs 5 --lr 2e-5
     python finetune_classifier.py --train_file train.csv --dev_file dev.csv --bert_model minilm_6_384_12
+    python finetune_classifier.py --task_name GLUE --seeds 0-4 --dtype float32 bfloat16 --output_dir runs/glue
+    python finetune_classifier.py --report runs/glue other/runs --output_dir report
     python finetune_classifier.py --task_name AX --only_inference --model_parameters runs/mnli/model --output_dir runs/ax
 
 Ctrl-C, SIGTERM and --max_minutes end a run with a checkpoint; the same command with --resume continues it exactly.
@@ -22,7 +24,15 @@ from pathlib import Path
 
 from bert import InputError, RunError, Stopped
 from bert.checkpoint import Checkpoints
-from bert.config import parse, resume_command
+from bert.config import (
+    CompareConfig,
+    FinetuneConfig,
+    LeaderboardConfig,
+    ReportConfig,
+    SuiteConfig,
+    parse,
+    resume_command,
+)
 from bert.data import choose_task, load_splits
 from bert.download import download_task
 from bert.engines import choose_engine, load_engine, out_of_memory
@@ -30,9 +40,10 @@ from bert.folder import check_folder, check_same_inputs, claim_folder, is_finish
 from bert.logs import RunLog, write_json
 from bert.plan import describe_data, describe_model, describe_plan, make_batching, make_plan
 from bert.precision import make_loss_scaler, resolve_precision
-from bert.report import model_card, result_lines, run_record, training_results
+from bert.record import model_card, result_lines, run_record, training_results
 from bert.stop import StopRequest
-from bert.submission import write_dev_predictions, write_mistakes, write_submission
+from bert.submission import choose_submissions, write_dev_predictions, write_mistakes, write_submission, write_zip
+from bert.suite import describe_suite, print_commands, run_suite
 from bert.tokenization import load_tokenizer
 from bert.training import Result, evaluate_splits, predict_logits, train
 from bert.weights import initial_weights, load_pretrained, read_pretrained, recover_model, save_model
@@ -188,6 +199,52 @@ def run(config):
             log.say(line)
 
 
+def run_several(suite):
+    log = RunLog()
+    if suite.print_commands:
+        print_commands(suite, __file__, log)
+    elif suite.runs[0].dry_run:
+        describe_suite(suite, log)
+    else:
+        failed = run_suite(suite, __file__, log)
+        make_report(ReportConfig((suite.output_dir,), suite.output_dir))
+        if failed:
+            named = "; ".join(f"{name}: {error}" for name, error in failed[:5])
+            raise RunError(f"{len(failed)} runs failed: {named}; --resume --retry_failed tries them again")
+
+
+def make_report(config):
+    from bert.report import gather, table_lines, write_report  # statistics and pictures: only where they are wanted
+
+    runs = gather(config.folders)
+    for line in [*table_lines(runs), *(f"wrote {path}" for path in write_report(runs, config.output_dir))]:
+        RunLog().say(line)
+
+
+def make_zip(config):
+    from bert.report import gather
+
+    files, lines = choose_submissions([run.folder for run in gather(config.folders)])
+    for line in [*lines, *write_zip(Path(config.output_dir) / "submission.zip", files)]:
+        RunLog().say(line)
+
+
+def compare(config):
+    from bert.verdict import compare_predictions
+
+    for line in compare_predictions(*config.files):
+        RunLog().say(line)
+
+
+COMMANDS = {
+    FinetuneConfig: run,
+    SuiteConfig: run_several,
+    ReportConfig: make_report,
+    LeaderboardConfig: make_zip,
+    CompareConfig: compare,
+}
+
+
 def main(argv=None):
     for stream in (sys.stdout, sys.stderr):  # whatever the terminal cannot show must not stop a run
         if hasattr(stream, "reconfigure"):
@@ -195,7 +252,8 @@ def main(argv=None):
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop ends a run as Ctrl-C does
     argv = sys.argv[1:] if argv is None else argv
     try:
-        run(parse(argv, __doc__))
+        config = parse(argv, __doc__)
+        COMMANDS[type(config)](config)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

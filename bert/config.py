@@ -1,17 +1,20 @@
-"""The command line: every flag, the FinetuneConfig it becomes, and the checks that need no file.
+"""The command line: every flag, the config it becomes (a run's, a suite's, a report's), and the checks that need no file.
 
 Flags keep GluonNLP v0.10's names and meanings; the field's other common names are aliases. Knows neither data nor engine.
 """
 
 import argparse
+import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import Optional, Union
 
 from bert import InputError, __version__
 from bert.precision import DTYPES
-from bert.tasks import TASKS, find_task
+from bert.recipes import RECIPES, recipe_values
+from bert.tasks import FROM_MNLI, GLUE, TASKS, find_task, known_task
 
 _LARGEST_COUNT = 10**9
 _COUNTS = {  # flag -> its smallest value
@@ -57,6 +60,7 @@ class FinetuneConfig:
     loss_scale_growth_interval: int
     min_loss_scale: float
     max_loss_scale: float
+    recipe: Optional[str]
     epochs: int
     training_steps: Optional[int]
     batch_size: int
@@ -96,6 +100,43 @@ class FinetuneConfig:
         return {name: path for name, path in files.items() if path}
 
 
+@dataclass(frozen=True)
+class SuiteConfig:
+    """Several runs: every task with every precision and every seed."""
+
+    runs: tuple[FinetuneConfig, ...]  # in the order in which they begin; one may start from an earlier one's model
+    output_dir: str
+    overwrite: bool
+    resume: bool
+    retry_failed: bool
+    jobs: int
+    max_minutes: Optional[float]
+    print_commands: bool
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """A report on runs that are done."""
+
+    folders: tuple[str, ...]
+    output_dir: str
+
+
+@dataclass(frozen=True)
+class LeaderboardConfig:
+    """A leaderboard's zip of the predictions of runs that are done."""
+
+    folders: tuple[str, ...]
+    output_dir: str
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Two files of dev predictions to compare."""
+
+    files: tuple[str, str]
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message):
         raise InputError(f"{message} (see --help)")
@@ -114,6 +155,17 @@ def _loss_scale(text):
     return scale
 
 
+def _seeds(text):
+    """Type of --seeds: one number, or a range with both ends, as 0-4."""
+    first, dash, last = text.partition("-")
+    if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+        raise argparse.ArgumentTypeError(f"{text[:60]} is neither a number nor a range like 0-4")
+    numbers = range(int(first[:12]), int((last or first)[:12]) + 1)
+    if not 1 <= len(numbers) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text[:60]} is {len(numbers)} seeds, expected 1 to 1000")
+    return numbers
+
+
 def build_parser(description=None):
     """The argparse parser, one group of flags per concern."""
     parser = _Parser(
@@ -123,7 +175,12 @@ def build_parser(description=None):
 
     group = parser.add_argument_group("task and data")
     add = group.add_argument
-    add("--task_name", help=f"GLUE task, in any usual spelling: {', '.join(TASKS)}")
+    add(
+        "--task_name",
+        nargs="+",
+        metavar="TASK",
+        help=f"GLUE task, in any usual spelling: {', '.join(TASKS)}; several, or GLUE for all nine, make a suite",
+    )
     add(
         "--data_dir",
         default="data/glue",
@@ -168,7 +225,13 @@ def build_parser(description=None):
         help="default: %(default)s; the run says which and why",
     )
     add("--gpu", type=int, help="number of the GPU (default: the CPU)")
-    add("--dtype", choices=DTYPES, default="float32", help="type of the matrix products (default: %(default)s)")
+    add(
+        "--dtype",
+        nargs="+",
+        choices=DTYPES,
+        default="float32",
+        help="type of the matrix products (default: %(default)s); several make a suite",
+    )
     add(
         "--checkpoint_activations",
         action="store_true",
@@ -184,6 +247,11 @@ def build_parser(description=None):
 
     group = parser.add_argument_group("training")
     add = group.add_argument
+    add(
+        "--recipe",
+        choices=tuple(RECIPES),
+        help="published hyperparameters for the task; flags that are given win (sources: bert/recipes.py)",
+    )
     add("--epochs", "--num_train_epochs", type=int, default=3, help="default: %(default)s")
     add("--training_steps", "--max_steps", type=int, help="number of updates; if given, --epochs is ignored")
     add(
@@ -222,7 +290,9 @@ def build_parser(description=None):
         help="clip the gradient's global norm to this; 0: never (default: %(default)g)",
     )
     add("--early_stop", type=int, help="stop after this many epochs without a better dev score")
-    add("--seed", type=int, default=2, help="default: %(default)s")
+    seeds = group.add_mutually_exclusive_group()
+    seeds.add_argument("--seed", type=int, default=2, help="default: %(default)s")
+    seeds.add_argument("--seeds", nargs="+", type=_seeds, metavar="SEED", help="several, as 0 1 2 or 0-4: a suite")
 
     group = parser.add_argument_group("evaluation and output")
     add = group.add_argument
@@ -250,6 +320,34 @@ def build_parser(description=None):
     add("--dry_run", action="store_true", help="print the plan and stop before the first update")
 
     group = parser.add_argument_group(
+        "suites and reports",
+        "Several tasks, precisions or seeds: each combination is a run in a folder of its own below --output_dir, and at "
+        "the end there is a report on all. Interrupted, it goes on with --resume; finished runs are skipped.",
+    )
+    add = group.add_argument
+    add("--jobs", type=int, default=1, help="runs at a time, the CPU's threads shared out among them (default: 1)")
+    add("--retry_failed", action="store_true", help="with --resume: try the failed runs again")
+    add(
+        "--from_mnli",
+        action="store_true",
+        help="MNLI first; RTE, MRPC and STS-B start from its best model of the same precision and seed",
+    )
+    add("--print_commands", action="store_true", help="print the runs, one command per line, and start none")
+    add("--report", nargs="+", metavar="FOLDER", help="write a report on the runs in these folders to --output_dir")
+    add(
+        "--leaderboard",
+        nargs="+",
+        metavar="FOLDER",
+        help="write --output_dir/submission.zip, checked: of the runs in these folders the best on dev for each task",
+    )
+    add(
+        "--compare",
+        nargs=2,
+        metavar="FILE",
+        help="compare two runs' predictions/dev.last.tsv row by row: scores, intervals, a paired test",
+    )
+
+    group = parser.add_argument_group(
         "GluonNLP's INT8 flags (accepted, and refused with a reason: INT8 is not part of this program)"
     )
     add = group.add_argument
@@ -263,12 +361,88 @@ def build_parser(description=None):
 
 
 def parse(argv, description=None):
-    """The checked FinetuneConfig of a command line; InputError lists every problem at once."""
-    config = FinetuneConfig(**vars(build_parser(description).parse_args(argv)))
-    problems = _problems(config)
+    """What a command line asks for: a FinetuneConfig or another config; InputError lists every problem at once."""
+    parser = build_parser(description)
+    given = parser.parse_args(argv)
+    if given.report:
+        return ReportConfig(tuple(given.report), given.output_dir)
+    if given.leaderboard:
+        return LeaderboardConfig(tuple(given.leaderboard), given.output_dir)
+    if given.compare:
+        return CompareConfig(tuple(given.compare))
+
+    tasks = _task_names(given.task_name)
+    dtypes = _as_list(given.dtype)
+    seeds = [seed for part in given.seeds for seed in part] if given.seeds else [given.seed]
+    is_suite = len(tasks) * len(dtypes) * len(seeds) > 1 or bool(given.seeds) or given.print_commands
+    problems = []
+    if not is_suite:
+        for flag in ("retry_failed", "from_mnli"):
+            if getattr(given, flag):
+                problems.append(f"--{flag} is for a suite: several --task_name, --dtype or --seeds")
+    elif given.only_inference:
+        problems.append("--only_inference is for one run")
+    elif given.from_mnli and "MNLI" not in tasks:
+        problems.append("--from_mnli needs MNLI among --task_name")
+    if not 1 <= given.jobs <= 1024:
+        problems.append(f"--jobs is {given.jobs}, expected 1 to 1024")
+
+    names = [field.name for field in fields(FinetuneConfig)]
+    values = {}  # by task: a recipe's defaults depend on it
+    for task in sorted(tasks, key=lambda name: given.from_mnli and name != "MNLI"):
+        if given.recipe:
+            parser.set_defaults(**recipe_values(given.recipe, task))
+        values[task] = vars(parser.parse_args(argv))
+    runs = []
+    for seed, dtype, task in product(dict.fromkeys(seeds), dict.fromkeys(dtypes), values):  # whole rounds: a part is fair
+        run = {**values[task], "task_name": task, "dtype": dtype, "seed": seed}
+        runs.append(FinetuneConfig(**{name: run[name] for name in names}))
+    problems += dict.fromkeys(problem for run in runs for problem in _problems(run))
     if problems:
         raise InputError("; ".join(problems))
-    return config
+    if not is_suite:
+        return runs[0]
+    suite = {field.name: getattr(given, field.name) for field in fields(SuiteConfig) if field.name != "runs"}
+    return SuiteConfig(tuple(_in_suite(run, given.output_dir, given.from_mnli) for run in runs), **suite)
+
+
+def _as_list(value):
+    return value if isinstance(value, list) else [value]
+
+
+def _task_names(given):
+    """The tasks named, once each; those that the benchmark knows in its spelling."""
+    names = []
+    for name in given or [None]:
+        names += GLUE if name is not None and name.lower() == "glue" else [name and (known_task(name) or name)]
+    return list(dict.fromkeys(names))
+
+
+def _in_suite(run, folder, from_mnli):
+    """The run as part of a suite: it has a folder of its own, and an order to go on with what is there."""
+    path = os.path.join(folder, run_name(run))
+    model = run.bert_model
+    if from_mnli and run.task_name in FROM_MNLI:
+        model = os.path.join(folder, run_name(replace(run, task_name="MNLI")), "model")
+    return replace(run, output_dir=path, bert_model=model, resume=True, overwrite=False, max_minutes=None)
+
+
+def run_name(run):
+    """What a suite calls a run, and its folder."""
+    return f"{run.task_name or 'own'}-{run.dtype}-seed{run.seed}"
+
+
+def command_line(config):
+    """The words of the command that leads to `config`, a FinetuneConfig or its dict: the flags that differ from defaults."""
+    values = config if isinstance(config, dict) else vars(config)
+    parser = build_parser()
+    if values.get("recipe"):
+        parser.set_defaults(**recipe_values(values["recipe"], values["task_name"]))
+    words = []
+    for name, value in values.items():
+        if value is not None and value != parser.get_default(name):
+            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    return words
 
 
 def resume_command(script, argv):

@@ -145,23 +145,37 @@ def claim_folder(path, *, overwrite, resume):
     Unless there is a checkpoint to --resume from, it is rid of an earlier run's files, and of nothing else.
     """
     folder = Path(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = _lock(folder, path)
-        # Another run may have come and gone since check_folder.
-        taken = is_finished(folder) if resume else not overwrite and bool(set(os.listdir(folder)) - {LOCK})
-        if not taken and not (resume and any(folder.glob("checkpoints/step-*"))):
-            for target in (folder / name for name in RUN_FILES):
-                if target.is_dir():
-                    shutil.rmtree(target)
-                else:
-                    target.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"--output_dir {path}: cannot be written: {error.strerror}") from None
-    try:
+    with locked_folder(folder):
+        try:
+            # Another run may have come and gone since check_folder.
+            taken = is_finished(folder) if resume else not overwrite and bool(set(os.listdir(folder)) - {LOCK})
+            if not taken and not (resume and any(folder.glob("checkpoints/step-*"))):
+                for target in (folder / name for name in RUN_FILES):
+                    if target.is_dir():
+                        shutil.rmtree(target)
+                    else:
+                        target.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"--output_dir {path}: cannot be written: {error.strerror}") from None
         if taken:
             raise InputError(f"--output_dir {path}: another run has just been in it")
         yield folder
+
+
+@contextmanager
+def locked_folder(path):
+    """A folder, made, and this process's alone while the context lasts; InputError where another has it.
+
+    Yields the lock's descriptor (None where locks are not known): a process that inherits it holds the lock too.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _lock(folder, path)
+    except OSError as error:
+        raise InputError(f"--output_dir {path}: cannot be written: {error.strerror}") from None
+    try:
+        yield lock
     finally:
         _unlock(lock, folder)
 

@@ -102,6 +102,9 @@ def write_zip(path, files):
             entry = zipfile.ZipInfo(name)  # with zip's first date, 1980
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(entry, content)
+    path = Path(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path, binary=True) as file:
         file.write(buffer.getvalue())
     lines = [f"wrote {path}: {len(contents)} of the leaderboard's {len(SUBMISSIONS)} files, checked"]

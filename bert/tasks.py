@@ -149,6 +149,10 @@ TASKS = {
     )
 }
 
+#: The benchmark's nine tasks with training data; AX is answered by MNLI's model.
+GLUE = ("CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI")
+#: Tasks that gain from a start at MNLI's model (arXiv 1811.01088; RoBERTa, arXiv 1907.11692, does so for these three).
+FROM_MNLI = ("RTE", "MRPC", "STS-B")
 #: Leaderboard file -> its task and split: the eleven that gluebenchmark.com wants in one zip.
 SUBMISSIONS = {
     split.submission: (task, split) for task in TASKS.values() for split in task.splits.values() if split.official_rows

@@ -71,8 +71,8 @@ def train(
 
     `features` is the training split, `dev` maps each dev split's name to its Features. After every epoch all of `dev` is
     scored; `keep_logits(split name, logits)` is called with the outputs, and then, if it is the best epoch so far,
-    `keep_best(evaluation)` while its weights are in the engine. Every epoch and every config.save_steps updates end in a checkpoint. A StopRequest in `stop` is answered by one more checkpoint,
-    and by Stopped.
+    `keep_best(evaluation)` while its weights are in the engine. Every epoch and every config.save_steps updates end in a
+    checkpoint. A StopRequest in `stop` is answered by one more checkpoint, and by Stopped.
     """
     result = Result() if result is None else result
     stop = StopRequest() if stop is None else stop

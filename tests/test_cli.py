@@ -59,6 +59,11 @@ def predictions_of(path):
     return [prediction for _, prediction in rows]
 
 
+def submissions(folder):
+    """Name -> digest of a run's leaderboard files."""
+    return {name: digest for name, digest in snapshot(folder / "predictions").items() if not name.startswith("dev")}
+
+
 @pytest.fixture(scope="module")
 def rte(tmp_path_factory, bert_folder, glue_folder):
     """A finished float16 run on RTE: its folder and what it printed."""
@@ -86,7 +91,8 @@ def mnli(tmp_path_factory, bert_folder, glue_writer):
 
 def test_a_run_writes_these_files_and_no_others(rte):
     assert {path.name for path in rte.folder.iterdir()} == RUN_FOLDER
-    assert [path.name for path in (rte.folder / "predictions").iterdir()] == ["RTE.tsv"]
+    names = {path.name for path in (rte.folder / "predictions").iterdir()}
+    assert names == {"RTE.tsv", "dev.last.tsv", "dev.best.tsv", "dev.mistakes.tsv"}
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {
         p.name for p in (rte.folder / "model").iterdir()
     }
@@ -191,7 +197,7 @@ def test_only_inference_gives_the_same_predictions_in_any_batches(rte, run_cli, 
     ]
     result = run_cli("--task_name", "RTE", *flags, "--output_dir", tmp_path / "out", *extra)
     assert result.code == 0, result.err
-    assert snapshot(tmp_path / "out" / "predictions") == snapshot(rte.folder / "predictions")
+    assert submissions(tmp_path / "out") == submissions(rte.folder)
     saved, trained = load(tmp_path / "out" / "results.json"), load(rte.folder / "results.json")
     assert saved["scores"]["saved"]["dev"]["accuracy"] == trained["scores"]["best"]["dev"]["accuracy"]
     assert not (tmp_path / "out" / "model").exists()
@@ -233,7 +239,7 @@ def test_predictions_are_the_best_epochs(scores, best, run_cli, bert_folder, glu
         tmp_path / "run" / "model",
     ]
     assert run_cli(*flags, "--output_dir", tmp_path / "again", "--engine", "pytorch").code == 0
-    assert snapshot(tmp_path / "again" / "predictions") == snapshot(tmp_path / "run" / "predictions")
+    assert submissions(tmp_path / "again") == submissions(tmp_path / "run")
     loss = load(tmp_path / "again" / "results.json")["scores"]["saved"]["dev"]["loss"]
     assert loss == pytest.approx(evaluations[best - 1]["scores"]["dev"]["loss"], rel=1e-5)
 
@@ -241,9 +247,9 @@ def test_predictions_are_the_best_epochs(scores, best, run_cli, bert_folder, glu
 def test_mnli_keeps_its_two_dev_files_apart(mnli):
     scores = load(mnli.folder / "results.json")["scores"]["best"]
     assert list(scores) == ["dev_matched", "dev_mismatched"]
-    assert {path.name for path in (mnli.folder / "predictions").iterdir()} == {"MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"}
+    assert set(submissions(mnli.folder)) == {"MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"}
     labels = {"neutral", "entailment", "contradiction"}
-    for path in (mnli.folder / "predictions").iterdir():
+    for path in map((mnli.folder / "predictions").joinpath, submissions(mnli.folder)):
         predictions = predictions_of(path)
         assert len(predictions) == 5 and set(predictions) <= labels
     config = load(mnli.folder / "model" / "config.json")
@@ -285,7 +291,7 @@ def test_a_checkpoint_with_another_label_order_gives_the_same_answers(run_cli, m
     (tmp_path / "other" / "config.json").write_text(json.dumps(config))
     flags = ["--task_name", "MNLI", "--only_inference", "--data_dir", mnli.data, "--engine", "pytorch"]
     assert run_cli(*flags, "--model_parameters", tmp_path / "other", "--output_dir", tmp_path / "out").code == 0
-    assert snapshot(tmp_path / "out" / "predictions") == snapshot(mnli.folder / "predictions")
+    assert submissions(tmp_path / "out") == submissions(mnli.folder)
 
 
 # --- precision -------------------------------------------------------------------------------------------------------
@@ -340,7 +346,7 @@ def test_a_run_that_diverges_fails_and_saves_nothing_broken(dtype, run_cli, bert
     assert result.code == 1
     errors = [line for line in result.err.replace("\r", "\n").splitlines() if line.startswith("error: ")]
     assert len(errors) == 1 and "--lr" in errors[0] and "Traceback" not in result.err
-    assert not (tmp_path / "run" / "results.json").exists() and not (tmp_path / "run" / "predictions").exists()
+    assert not (tmp_path / "run" / "results.json").exists() and not submissions(tmp_path / "run")
     assert "WARNING" in result.out
     skipped = [record for record in log_of(tmp_path / "run")[0] if record["skipped"]]
     assert len(skipped) == (3 if dtype == "float16" else 10)  # the last one too: it is what stopped the run
@@ -382,7 +388,7 @@ def test_overwrite_replaces_the_run_and_nothing_else(finished, run_cli, bert_fol
     result = run_cli(*again(finished, bert_folder, glue_folder), "--overwrite")
     assert result.code == 0, result.err
     assert {path.name for path in finished.iterdir()} == RUN_FOLDER | {"notes.txt"}
-    assert [path.name for path in (finished / "predictions").iterdir()] == ["RTE.tsv"]
+    assert list(submissions(finished)) == ["RTE.tsv"]
     assert load(finished / "results.json")["dtype"] == "float32"
     assert (finished / "notes.txt").read_text() == "mine"
 
@@ -470,7 +476,7 @@ def test_own_files_train_and_are_predicted(suffix, run_cli, bert_folder, tmp_pat
     assert result.code == 0, result.err
     assert list(load(tmp_path / "run" / "model" / "config.json")["id2label"].values()) == ["maybe", "no", "yes"]
     assert {"accuracy", "f1_macro"} <= load(tmp_path / "run" / "results.json")["scores"]["best"]["dev"].keys()
-    (path,) = (tmp_path / "run" / "predictions").iterdir()
+    (path,) = map((tmp_path / "run" / "predictions").joinpath, submissions(tmp_path / "run"))
     assert len(predictions_of(path)) == 5 and set(predictions_of(path)) <= {"maybe", "no", "yes"}
 
 
@@ -486,7 +492,7 @@ def own_run(tmp_path_factory, bert_folder):
 def test_own_test_file_alone_is_predicted_with_the_models_labels(own_run, run_cli, tmp_path):
     flags = ["--only_inference", "--model_parameters", own_run.folder / "model", "--engine", "pytorch"]
     assert run_cli(*flags, "--test_file", own_run.test_file, "--output_dir", tmp_path / "out").code == 0
-    assert snapshot(tmp_path / "out" / "predictions") == snapshot(own_run.folder / "predictions")
+    assert submissions(tmp_path / "out") == submissions(own_run.folder)
 
 
 @pytest.mark.parametrize("labels", [["yes", "no"], ["maybe", "maybe"], ["no", "yes"]])
@@ -511,7 +517,7 @@ def test_own_scores(run_cli, bert_folder, tmp_path):
     flags = [*own_files(tmp_path / "data", "tsv", rows), "--regression", "--bert_model", bert_folder, *FAST]
     assert run_cli(*flags, "--output_dir", tmp_path / "run").code == 0
     assert {"pearson", "spearman"} <= load(tmp_path / "run" / "results.json")["scores"]["best"]["dev"].keys()
-    (path,) = (tmp_path / "run" / "predictions").iterdir()
+    (path,) = map((tmp_path / "run" / "predictions").joinpath, submissions(tmp_path / "run"))
     assert len([float(text) for text in predictions_of(path)]) == 5
 
 
@@ -659,7 +665,7 @@ def test_text_of_any_script_survives_an_ascii_terminal(own_run, bert_folder, tmp
     flags = ["--only_inference", "--model_parameters", own_run.folder / "model", "--engine", "pytorch"]
     result = call(*flags, "--test_file", own_run.test_file, "--output_dir", tmp_path, PYTHONIOENCODING="ascii", LC_ALL="C")
     assert result.returncode == 0, result.stderr.decode()
-    assert snapshot(tmp_path / "predictions") == snapshot(own_run.folder / "predictions")
+    assert submissions(tmp_path) == submissions(own_run.folder)
 
 
 # --- GluonNLP's commands ---------------------------------------------------------------------------------------------
@@ -790,7 +796,7 @@ def test_a_task_is_written_in_the_benchmarks_spelling(spelling, run_cli, bert_fo
     flags = ["--task_name", spelling, "--data_dir", glue_folder, "--bert_model", bert_folder, *FAST, "--training_steps", "1"]
     assert run_cli(*flags, "--output_dir", tmp_path / "run").code == 0
     assert load(tmp_path / "run" / "results.json")["task"] == "SST-2"
-    assert [path.name for path in (tmp_path / "run" / "predictions").iterdir()] == ["SST-2.tsv"]
+    assert list(submissions(tmp_path / "run")) == ["SST-2.tsv"]
     assert load(tmp_path / "run" / "results.json")["updates"] == 1
 
 
@@ -799,7 +805,7 @@ def test_every_other_task_runs_from_its_official_files(task, run_cli, bert_folde
     flags = ["--task_name", task, "--data_dir", glue_folder, "--bert_model", bert_folder, *FAST, "--epochs", "1"]
     result = run_cli(*flags, "--output_dir", tmp_path / "run", "--accumulate", "2", "--max_len", "12")
     assert result.code == 0, result.err
-    (path,) = (tmp_path / "run" / "predictions").iterdir()
+    (path,) = map((tmp_path / "run" / "predictions").joinpath, submissions(tmp_path / "run"))
     assert path.name == f"{task}.tsv" and len(predictions_of(path)) == 5
     assert load(tmp_path / "run" / "results.json")["updates"] == 2
 

@@ -262,7 +262,9 @@ def test_what_is_no_leaderboard_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="RTE.tsv: cannot be read: No such file"):
         write_zip(tmp_path / "GLUE.zip", {"RTE.tsv": tmp_path / "RTE.tsv"})
     with pytest.raises(RunError, match="GLUE.zip: cannot be written"):
-        write_zip(tmp_path / "nowhere" / "GLUE.zip", {"WNLI.tsv": written(tmp_path, "WNLI.tsv")})
+        write_zip(tmp_path / "SST-2.tsv" / "GLUE.zip", {"WNLI.tsv": written(tmp_path, "WNLI.tsv")})
+    write_zip(tmp_path / "a new" / "folder" / "GLUE.zip", {"WNLI.tsv": tmp_path / "WNLI.tsv"})
+    assert zipfile.is_zipfile(tmp_path / "a new" / "folder" / "GLUE.zip")
 
 
 def finished_run(folder, task, scores, seed, files=()):
