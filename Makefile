@@ -33,6 +33,6 @@ setup: .venv/all
 # With the MXNet engine, the tests' and the peers' packages. GluonNLP's own build needs a C compiler and fresh Cython output;
 # where it cannot be had the tests of that engine are skipped.
 .venv/all: .venv/torch
-	$(PIP) -e '.[torch,hub,report,dev]'
+	$(PIP) -e '.[torch,hub,report,tensorboard,dev]'
 	CYTHON_FORCE_REGEN=1 $(PIP) -e '.[mxnet]' || echo 'MXNet could not be installed: its tests will be skipped'
 	touch $@

@@ -51,7 +51,7 @@ from bert.weights import initial_weights, load_pretrained, read_pretrained, reco
 
 def run(config):
     start = time.perf_counter()
-    log = RunLog()
+    log = RunLog(tensorboard=config.tensorboard)
     stop = StopRequest(config.max_minutes)
 
     # the folder: what must not be overwritten, or cannot be continued, is refused before anything is read
@@ -206,6 +206,7 @@ def run_several(suite):
     elif suite.runs[0].dry_run:
         describe_suite(suite, log)
     else:
+        RunLog(tensorboard=suite.runs[0].tensorboard)  # a missing package is refused once, not by every run
         failed = run_suite(suite, __file__, log)
         make_report(ReportConfig((suite.output_dir,), suite.output_dir))
         if failed:

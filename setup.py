@@ -68,6 +68,7 @@ setup(
         "mxnet-cu117": ["mxnet-cu117==1.9.1", *CUDA_11, *MXNET],
         "hub": ["huggingface_hub", "polars"],
         "report": ["matplotlib"],
+        "tensorboard": ["tensorboard"],
         "dev": ["pytest", "hypothesis", "ruff", "transformers", "accelerate", ATHERIS],
     },
 )

@@ -81,6 +81,7 @@ class FinetuneConfig:
     overwrite: bool
     resume: bool
     save_steps: int
+    tensorboard: bool
     max_minutes: Optional[float]
     log_interval: int
     only_inference: bool
@@ -309,6 +310,11 @@ def build_parser(description=None):
     )
     add("--save_steps", type=int, default=0, help="updates between checkpoints; 0: only epochs end in one (default: 0)")
     add("--max_minutes", type=float, help="stop after about this time, with a checkpoint and exit code 3")
+    add(
+        "--tensorboard",
+        action="store_true",
+        help="also write what log.jsonl holds as scalars for TensorBoard, to --output_dir/tensorboard",
+    )
     add("--log_interval", "--logging_steps", type=int, default=10, help="updates between log lines (default: %(default)s)")
     add("--only_inference", action="store_true", help="evaluate and predict with --model_parameters, without training")
     add("--dry_run", action="store_true", help="print the plan and stop before the first update")

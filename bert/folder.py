@@ -19,7 +19,7 @@ except ImportError:  # Windows: two runs on one folder are not noticed there
 #: Everything that a run writes into its folder; --overwrite clears these and nothing else. The order is that of clearing:
 #: a folder that is half cleared must not pass for a finished run, nor for one that could be continued.
 RUN_FILES = (
-    *("results.json", "results.json.partial", "checkpoints", "log.jsonl", "predictions"),
+    *("results.json", "results.json.partial", "checkpoints", "log.jsonl", "tensorboard", "predictions"),
     *("model", "model.partial", "model.old", "config.json.partial", "config.json"),
 )
 LOCK = ".lock"
@@ -27,8 +27,8 @@ LOCK = ".lock"
 #: Flags that may change when a run is resumed: no update depends on them. What a path leads to is compared by digest,
 #: and the engine and the task as they were resolved, by `check_same_inputs`.
 MAY_CHANGE = {
-    *("output_dir", "overwrite", "resume", "log_interval", "save_steps", "max_minutes", "dev_batch_size"),
-    *("dry_run", "download", "data_dir", "train_file", "dev_file", "test_file", "task_name", "engine"),
+    *("output_dir", "overwrite", "resume", "log_interval", "tensorboard", "save_steps", "max_minutes"),
+    *("dev_batch_size", "dry_run", "download", "data_dir", "train_file", "dev_file", "test_file", "task_name", "engine"),
     *("checkpoint_activations", "bert_model", "bert_dataset", "pretrained_bert_parameters", "model_parameters"),
 }
 

@@ -89,7 +89,7 @@ def write_zip(path, files):
     InputError with file, line, what was found and what was expected. The same files give the same bytes.
 
     Returns lines for the person. What is missing is named, and not made up: the server refuses a zip that lacks one of
-    the eleven files, or has an empty one (KerasNLP, examples/glue_benchmark/README.md; the server itself was not asked).
+    the eleven files, or has an empty one (keras-team/keras-hub, examples/glue_benchmark; we did not ask the server).
     """
     unknown = sorted(set(files) - set(SUBMISSIONS))
     if unknown or not files:
@@ -102,6 +102,9 @@ def write_zip(path, files):
             entry = zipfile.ZipInfo(name)  # with zip's first date, 1980
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(entry, content)
+    path = Path(path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path, binary=True) as file:
         file.write(buffer.getvalue())
     lines = [f"wrote {path}: {len(contents)} of the leaderboard's {len(SUBMISSIONS)} files, checked"]

@@ -311,7 +311,7 @@ class StatefulEngine(CountingEngine):
 def session(folder, engine, *, flags="", scaler=None, rows=24, stop=None, keep_best=lambda evaluation: None):
     """One session of a run in `folder`, resumed where there is a checkpoint; (Result or None where stopped, Checkpoints)."""
     config = parse(shlex.split(f"--task_name RTE --batch_size 2 --accumulate 2 --epochs 2 {flags}"))
-    log, scaler = RunLog(), scaler or make_loss_scaler(config)
+    log, scaler = RunLog(tensorboard=config.tensorboard), scaler or make_loss_scaler(config)
     checkpoints = Checkpoints(folder / "checkpoints", engine=engine, scaler=scaler, log=log)
     result, logged = checkpoints.restore() or (Result(), 0)
     log.open(folder / "log.jsonl", keep=logged)

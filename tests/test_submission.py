@@ -108,8 +108,8 @@ def test_outputs_that_are_not_finite_are_no_predictions(name, bad, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-# The leaderboard's zip. Rows and label texts are written out here from GLUE's own facts: the paper's Table 1 and the FAQ's
-# sample, as counted (`wc -l`) in the README of zphang/bert_on_stilts.
+# The leaderboard's zip. Rows are those that `wc -l` shows in the README of BERT on STILTs (Phang et al. 2018), less the
+# header; label texts are those of nyu-mll/jiant's tasks, which its GLUE formatter writes.
 OFFICIAL = {
     "CoLA.tsv": (1063, ("0", "1")),
     "SST-2.tsv": (1821, ("0", "1")),
@@ -262,7 +262,9 @@ def test_what_is_no_leaderboard_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="RTE.tsv: cannot be read: No such file"):
         write_zip(tmp_path / "GLUE.zip", {"RTE.tsv": tmp_path / "RTE.tsv"})
     with pytest.raises(RunError, match="GLUE.zip: cannot be written"):
-        write_zip(tmp_path / "nowhere" / "GLUE.zip", {"WNLI.tsv": written(tmp_path, "WNLI.tsv")})
+        write_zip(tmp_path / "SST-2.tsv" / "GLUE.zip", {"WNLI.tsv": written(tmp_path, "WNLI.tsv")})
+    write_zip(tmp_path / "a new" / "folder" / "GLUE.zip", {"WNLI.tsv": tmp_path / "WNLI.tsv"})
+    assert zipfile.is_zipfile(tmp_path / "a new" / "folder" / "GLUE.zip")
 
 
 def finished_run(folder, task, scores, seed, files=()):
