@@ -363,7 +363,7 @@ def _bar(runs, jobs):
     """A bar over all the work, on a terminal only; elsewhere the lines of the ended runs tell."""
     total = sum(run.weight for run in runs) or 1.0
     last = 0.0
-    form = "{percentage:3.0f}%|{bar}| {postfix}"
+    form = "{percentage:3.0f}%|{bar:20}| {desc}"
     with progress_bar(total=1.0, disable=None, leave=False, bar_format=form) as bar:
 
         def show():
@@ -375,6 +375,6 @@ def _bar(runs, jobs):
             bar.n = sum(run.weight * shares.get(run.state, 0) for run in runs) / total
             bar.n += sum(run.weight * _progress(run) for run in runs if run.state == "running") / total
             running = ", ".join(f"{run.name} {_progress(run):.0%}" for run in runs if run.state == "running")
-            bar.set_postfix_str(f"{_place(runs, jobs)}; {running}", refresh=True)
+            bar.set_description_str(f"{_place(runs, jobs)}; {running}", refresh=True)
 
         yield show
