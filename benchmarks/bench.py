@@ -281,20 +281,25 @@ def run_pairs(comparison, places, size, pairs, folder):
                 report = last_line(where)
             pair[side] = {**figures(report, wall, peak), "command": words}
             say(f"  {number + 1}/{pairs} {side}: {pair[side][comparison.compared]:.2f} s")
+            if comparison.products and side == "ours":  # between the two: a machine's speed may move by a third in minutes
+                rate = product_rate(comparison.products, {**size, **places}, folder / f"{number}-products")
+        if comparison.products:
+            for run in (pair["ours"], pair["peer"]):
+                run["share_of_product_rate"] = product_share(run["report"], *rate)
         found.append(pair)
-    if comparison.products:
-        command = "{python} benchmarks/step.py --batch_size 32 --length 64 --steps 1 " + comparison.products
-        words = fill(command, {**size, **places})
-        run_process(words, folder / "products")
-        rate = last_line(folder / "products")["product_gflops_per_second"] * 1e9
-        for run in [run for pair in found for run in pair.values() if isinstance(run, dict)]:
-            run["share_of_product_rate"] = product_share(run["report"], words[words.index("--shape") + 1], rate)
     return found
 
 
 def last_line(folder):
     """What a script said of its run: the JSON line at the end of its output."""
     return json.loads((folder / "stdout.txt").read_text().splitlines()[-1])
+
+
+def product_rate(flags, values, folder):
+    """(shape, operations per second of bare matrix products of that shape), measured now."""
+    words = fill("{python} benchmarks/step.py --batch_size 32 --length 64 --steps 1 " + flags, values)
+    run_process(words, folder)
+    return words[words.index("--shape") + 1], last_line(folder)["product_gflops_per_second"] * 1e9
 
 
 def product_share(report, shape, rate):
@@ -361,7 +366,7 @@ def markdown(machine, results):
         f"{machine['cpu']}, {machine['cores']} core(s), {machine['memory_gib']:.0f} GiB; {software}",
         "",
         "Median (least to most). Ratio: the peer's time over ours, pair by pair. Share: the model's operations on real "
-        "tokens, of the rate of bare matrix products of its shapes measured in the same run.",
+        "tokens, of the rate of bare matrix products of its shapes measured within the same pair.",
         "",
         "| ours / peer | pairs | ours, s | peer, s | ratio | target | tokens/s | share | peak MiB | dev scores | took |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
