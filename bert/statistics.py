@@ -164,9 +164,8 @@ def degenerate(labels, predictions, metric):
     F1 is judged by accuracy too: the majority class alone has a high one. mcc and correlations: at most 0, which is what
     constant predictions have.
     """
-    everything = np.arange(len(labels))
     if metric in ("mcc", "pearson", "spearman"):
-        return row_score(metric, labels, predictions)(everything) <= 0
+        return row_score(metric, labels, predictions)(slice(None)) <= 0
     right = int((np.asarray(labels) == np.asarray(predictions)).sum())
     return right <= int(np.bincount(labels).max())
 
@@ -187,8 +186,9 @@ class MeanComparison:
 def non_inferior(ours, published_mean, k, margin):
     """MeanComparison of our scores with the mean of `k` published runs: is ours less by no more than `margin`? (D3.1)
 
-    The published runs are taken to spread as ours do: SE = sd sqrt(1/n + 1/k), t with n - 1 degrees of freedom. "reproduced":
-    the lower bound is at least -margin. Else "below": the whole interval is below 0. Else "consistent, not shown".
+    The published runs are taken to spread as ours do: SE = sd sqrt(1/n + 1/k), t with n - 1 degrees of freedom.
+    "reproduced": the lower bound is at least -margin. Else "below": the whole interval is below 0. Else "consistent, not
+    shown". "too few runs": one.
     """
     ours = summarize(ours)
     difference = ours.mean - published_mean

@@ -1,4 +1,4 @@
-"""What scores mean, in sentences: against published figures, against another precision, one file of predictions against another.
+"""What scores mean, in sentences: against published figures, in another precision, and of two models row by row.
 
 Knows the published figures (published.json) and names of checkpoints. The tests are bert.statistics'; folders of runs are
 the report's business.
@@ -7,6 +7,7 @@ the report's business.
 import json
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Optional, Union
 
@@ -38,7 +39,7 @@ _MINILM_L6 = "microsoft/MiniLM-L6-H384-uncased"
 _KIN = {
     _MINILM_HUB: (
         _MINILM_L6,
-        "all-MiniLM-L6-v2 has its shape, but is every second layer of MiniLM-L12-H384, trained further as a sentence encoder",
+        "all-MiniLM-L6-v2 has its shape, but is every second layer of MiniLM-L12-H384, trained on as a sentence encoder",
     ),
     "nreimers/MiniLM-L6-H384-uncased": (_MINILM_L6, "this one has its shape, but is every second layer of MiniLM-L12-H384"),
 }
@@ -66,9 +67,13 @@ class Published:
         return "best" if self.kind == "best" else "last"
 
     def __str__(self):
-        runs = f" of {self.runs} runs" if (self.runs or 1) > 1 else ""
-        spread = f" ± {self.sd:.1f}" if self.sd else ""
-        return f"{self.value:.1f}{spread} ({self.title}, {self.kind}{runs or ' run' * (self.kind == 'single')})"
+        return f"{self.value:.1f} ({self.origin})"
+
+    @property
+    def origin(self):
+        """Whose it is, and of how many runs."""
+        kind = {"single": "one run", "best": "best epoch"}.get(self.kind, f"{self.kind} of {self.runs} runs")
+        return f"{self.title}, {kind}" + (f", sd {self.sd:.1f}" if self.sd else "")
 
 
 @dataclass(frozen=True)
@@ -109,11 +114,11 @@ def canonical(flags):
     """
     if flags.get("pretrained_bert_parameters") or flags.get("model_parameters"):
         return None  # the weights are a file's
-    name = flags["bert_model"]
+    name, dataset = str(flags.get("bert_model")), str(flags.get("bert_dataset") or "")
     if name == MINILM:
         return _MINILM_HUB
     if name in GLUON_MODELS:
-        return HUB_IDS.get((name, flags.get("bert_dataset") or GLUON_MODELS[name][0]))
+        return HUB_IDS.get((name, dataset or GLUON_MODELS[name][0]))
     known = {*HUB_IDS.values(), *_KIN, *(figure.checkpoint for figure in load_published())}
     if name in known:
         return name
@@ -136,8 +141,8 @@ def verdicts(task, checkpoint, last_scores, best_scores):
         comparison = None
         if figure.checkpoint == kin:
             ours = summarize(scores).mean
-            text = f"another checkpoint: {figure.value:.1f} there, {ours:.1f} here, {ours - figure.value:+.1f} "
-            text += f"({kin.partition('/')[2]}, {str(figure).partition('(')[2][:-1]}; {why})"
+            text = f"another checkpoint: {figure.value:.1f} there, {ours:.1f} here, {_signed(ours - figure.value)} "
+            text += f"({Path(kin).name}, {figure.origin}; {why})"
         else:
             comparison, text = _judge(figure, scores)
         found.append(Verdict(figure, figure.checkpoint == checkpoint, comparison, f"{figure.metric}: {text}"))
@@ -157,27 +162,30 @@ def _judge(figure, scores):
         # Of normal scores a median of k says as much as a mean of 2k/pi: its asymptotic efficiency.
         runs = figure.runs if figure.kind == "mean" else figure.runs * 2 / math.pi
         comparison = non_inferior(scores, figure.value, runs, allowed)
-        text = (
-            f"{abs(comparison.difference):.1f} {'above' if comparison.difference >= 0 else 'below'} the published {figure}"
-        )
+        side = "above" if comparison.difference >= 0 else "below"
+        text = f"{abs(comparison.difference):.1f} {side} the published {figure}"
         if comparison.interval:
             low, high = comparison.interval
-            text += f"; 95% interval of the difference {low:+.1f} to {high:+.1f}, margin {allowed:g}"
+            text += f"; 95% interval of the difference {_signed(low)} to {_signed(high)}, margin {allowed:g}"
     else:
         comparison = best_of_seeds(scores, figure.value)
         text = f"the published {figure}"
         if comparison.z is not None:
-            where = (
-                "lower than one such run would be" if comparison.z < 0 else f"higher than the best of {DRAWS[-1]} would be"
-            )
-            if comparison.holds:
-                where = f"where the best of {' or '.join(map(str, comparison.holds))} such runs may be"
-            text += f" is {comparison.z:+.1f} sd from that, {where}"
-    return comparison, f"{comparison.outcome}: {here}, {text} (their recipe: {figure.recipe})"
+            text += f" is {_signed(comparison.z)} sd from that, {_place(comparison)}"
+    return comparison, f"{comparison.outcome}: {here}, {text}{_preliminary(ours.n)} (their recipe: {figure.recipe})"
+
+
+def _place(comparison):
+    """Where a BestComparison's figure lies, in words. The numbers of runs that `holds` names have no gaps."""
+    if not comparison.holds:
+        return f"higher than the best of {DRAWS[-1]} such runs" if comparison.z > 0 else "lower than one such run would be"
+    fewest, most = comparison.holds[0], comparison.holds[-1]
+    where = "as one such run may be" if fewest == 1 else f"as the best of {fewest} such runs may be"
+    return where + (f", or the best of up to {most}" if most > fewest else "")
 
 
 def precision_parity(task, scores):
-    """[(metric, dtype, Parity, sentence)]: each dtype of `scores` (dtype -> metric -> seed -> score x 100) against float32."""
+    """[(metric, dtype, Parity, sentence)]: every other dtype against float32; `scores`: dtype -> metric -> seed -> x 100."""
     found = []
     for dtype, by_metric in scores.items():
         for metric, ours in by_metric.items() if dtype != "float32" else ():
@@ -185,14 +193,16 @@ def precision_parity(task, scores):
             result = parity(scores.get("float32", {}).get(metric, {}), ours, allowed)
             text = f"{metric}, {dtype} against float32: {result.outcome}"
             if result.difference is not None:
-                text += f": {result.difference:+.1f} over {_count(result.n, 'seed')}"
+                text += f": {_signed(result.difference)} over {_count(result.n, 'seed')}"
             if result.interval90:
                 low, high = result.interval90
-                text += f", 90% interval {low:+.1f} to {high:+.1f}"
+                text += f", 90% interval {_signed(low)} to {_signed(high)}"
                 text += f", p = {result.p:.2g}" if result.outcome == "different" else ""
                 text += f", margin {allowed:g}" if allowed else f"; there is no margin for {task}"
             if result.outcome == "no difference detected" and allowed:
-                text += f"; equality is not shown: so many seeds show it in {result.chance:.0%} of cases where there is no difference"
+                text += f"; where there is none, so many seeds show equality in {result.chance:.0%} of cases"
+            if result.interval90:
+                text += _preliminary(result.n)
             found.append((metric, dtype, result, text))
     return found
 
@@ -214,8 +224,7 @@ def compare_predictions(path_a, path_b):
         values = [100 * score(slice(None)) for score in scores]
         intervals = ["{:.1f} to {:.1f}".format(*(100 * end for end in bootstrap_interval(score, rows))) for score in scores]
         if metric not in p:
-            measure = lambda predictions, metric=metric: row_score(metric, a.labels, predictions)(slice(None))
-            p[metric] = paired_permutation(measure, a.predictions, b.predictions)
+            p[metric] = paired_permutation(partial(_score, metric, a.labels), a.predictions, b.predictions)
         difference = values[1] - values[0]
         lines.append(
             [
@@ -235,12 +244,12 @@ def compare_predictions(path_a, path_b):
         how.insert(
             0, f"McNemar's exact test for accuracy, {test.only_a} rows right in the first only, {test.only_b} in the second"
         )
-    conclusion = f"Chance explains the difference in {metrics[0]}; these {rows} rows do not show which model is better."
+    conclusion = (
+        f"The difference in {metrics[0]} is one that chance makes: these {rows} rows do not show which model is better."
+    )
     if p[metrics[0]] < 0.05:
         better = "second" if first > 0 else "first"
-        conclusion = (
-            f"The {better} is better in {metrics[0]}, by {abs(first):.1f}: more than chance explains on these {rows} rows."
-        )
+        conclusion = f"The {better} is better in {metrics[0]}, by {abs(first):.1f}, on these {rows} rows by more than chance explains."
     if np.array_equal(a.predictions, b.predictions):
         conclusion = f"Both predict the same on each of the {rows} rows."
     return [
@@ -248,8 +257,12 @@ def compare_predictions(path_a, path_b):
         f"second: {path_b}",
         *table(lines),
         f"intervals: 2000 bootstrap samples of the rows; p: {'; '.join(how)}",
-        f"{conclusion} This is about two models; what another seed would do, --report says.",
+        f"{conclusion} Other seeds may say otherwise: --report compares means.",
     ]
+
+
+def _score(metric, labels, predictions):
+    return row_score(metric, labels, predictions)(slice(None))
 
 
 def _same_rows(path_a, path_b):
@@ -282,3 +295,13 @@ def _metrics(path, classes):
 
 def _count(number, word):
     return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _signed(value):
+    """One decimal and a sign; what rounds to nothing is no minus."""
+    return f"{round(value, 1) + 0.0:+.1f}"
+
+
+def _preliminary(runs):
+    """D3: five seeds are the least that a claim is made of."""
+    return "; preliminary, with fewer than 5 seeds" if 1 < runs < 5 else ""
