@@ -204,11 +204,14 @@ def read_dev_predictions(path):
         require(cells[0] == str(len(labels)), f"index {cells[0][:60]!r}", f"index {len(labels)}")
         for cell in cells[1:3] if ids else ():
             require(cell in ids, repr(cell[:60]), f"one of {', '.join(names)}")
-        for cell in cells[3:] if ids else [cells[1], *cells[3:]]:
+        for cell in cells[3:]:
             require(_OUTPUT.fullmatch(cell), repr(cell[:60]), "a number")
+        if not ids:
+            good = _OUTPUT.fullmatch(cells[1]) and math.isfinite(float(cells[1]))
+            require(good, repr(cells[1][:60]), "a score")
         labels.append(ids[cells[1]] if ids else float(cells[1]))
         predicted.append(ids[cells[2]] if ids else float(cells[3]))
-        logits.append(np.array(cells[3:], np.float64).astype(np.float32))
+        logits.append(np.array(cells[3:], np.float32))
     if not labels:
         raise InputError(f"{path}: found no rows, expected a header and at least one")
     return DevPredictions(np.array(labels), np.array(predicted), np.stack(logits))

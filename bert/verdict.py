@@ -178,7 +178,11 @@ def _judge(figure, scores):
 def _place(comparison):
     """Where a BestComparison's figure lies, in words. The numbers of runs that `holds` names have no gaps."""
     if not comparison.holds:
-        return f"higher than the best of {DRAWS[-1]} such runs" if comparison.z > 0 else "lower than one such run would be"
+        return (
+            f"higher than the best of {DRAWS[-1]} such runs would be"
+            if comparison.z > 0
+            else "lower than one such run would be"
+        )
     fewest, most = comparison.holds[0], comparison.holds[-1]
     where = "as one such run may be" if fewest == 1 else f"as the best of {fewest} such runs may be"
     return where + (f", or the best of up to {most}" if most > fewest else "")
@@ -214,44 +218,35 @@ def compare_predictions(path_a, path_b):
     """
     a, b = _same_rows(path_a, path_b)
     rows, classes = a.logits.shape
-    metrics, p = _metrics(path_a, classes), {}
-    lines = [["metric", "first", "95% interval", "second", "95% interval", "difference", "p"]]
-    if classes > 1:
-        test = paired_test(a.predictions == a.labels, b.predictions == b.labels)
-        p["accuracy"] = test.p
+    metrics = _metrics(path_a, classes)
+    lines, differences, p = [["metric", "first", "95% interval", "second", "95% interval", "difference", "p"]], [], []
     for metric in metrics:
-        scores = [row_score(metric, a.labels, predictions) for predictions in (a.predictions, b.predictions)]
-        values = [100 * score(slice(None)) for score in scores]
+        scores = [row_score(metric, a.labels, one.predictions) for one in (a, b)]
+        first, second = (100 * score(slice(None)) for score in scores)
         intervals = ["{:.1f} to {:.1f}".format(*(100 * end for end in bootstrap_interval(score, rows))) for score in scores]
-        if metric not in p:
-            p[metric] = paired_permutation(partial(_score, metric, a.labels), a.predictions, b.predictions)
-        difference = values[1] - values[0]
-        lines.append(
-            [
-                metric,
-                f"{values[0]:.1f}",
-                intervals[0],
-                f"{values[1]:.1f}",
-                intervals[1],
-                f"{difference:+.1f}",
-                f"{p[metric]:.2g}",
-            ]
-        )
-        if metric == metrics[0]:
-            first = difference
-    how = ["2000 random swaps of the two predictions of a row"] if set(metrics) - {"accuracy"} else []
+        if metric == "accuracy":
+            test = paired_test(a.predictions == a.labels, b.predictions == b.labels)
+            p.append(test.p)
+        else:
+            p.append(paired_permutation(partial(_score, metric, a.labels), a.predictions, b.predictions))
+        differences.append(second - first)
+        shown = [f"{first:.1f}", intervals[0], f"{second:.1f}", intervals[1], _signed(second - first), f"{p[-1]:.2g}"]
+        lines.append([metric, *shown])
+    how = []
     if "accuracy" in metrics:
-        how.insert(
-            0, f"McNemar's exact test for accuracy, {test.only_a} rows right in the first only, {test.only_b} in the second"
+        how.append(
+            f"McNemar's exact test for accuracy, only the first right {test.only_a} times, only the second {test.only_b}"
         )
-    conclusion = (
-        f"The difference in {metrics[0]} is one that chance makes: these {rows} rows do not show which model is better."
-    )
-    if p[metrics[0]] < 0.05:
-        better = "second" if first > 0 else "first"
-        conclusion = f"The {better} is better in {metrics[0]}, by {abs(first):.1f}, on these {rows} rows by more than chance explains."
+    if set(metrics) - {"accuracy"}:
+        how.append("2000 random swaps of a row's two predictions")
+    conclusion = f"The difference in {metrics[0]} may well be chance: these {rows} rows do not show which model is better."
     if np.array_equal(a.predictions, b.predictions):
         conclusion = f"Both predict the same on each of the {rows} rows."
+    elif p[0] < 0.05:
+        by = f"better in {metrics[0]} by {abs(differences[0]):.1f}"
+        conclusion = (
+            f"The {'second' if differences[0] > 0 else 'first'} is {by}, on these {rows} rows more than chance explains."
+        )
     return [
         f"first: {path_a}",
         f"second: {path_b}",
@@ -268,17 +263,20 @@ def _score(metric, labels, predictions):
 def _same_rows(path_a, path_b):
     """Both files' DevPredictions."""
     a, b = read_dev_predictions(path_a), read_dev_predictions(path_b)
-    headers = [next(read_lines(path))[1].split("\t")[3:] for path in (path_a, path_b)]
-    if headers[0] != headers[1]:
-        raise InputError(
-            f"{path_b}:1: found {', '.join(headers[1])[:200]}, expected {', '.join(headers[0])[:200]} as in {path_a}"
-        )
+    classes, others = (next(read_lines(path))[1].split("\t")[3:] for path in (path_a, path_b))
+
+    def refuse(where, found, expected):
+        raise InputError(f"{path_b}{where}: found {str(found)[:200]}, expected {str(expected)[:200]} as in {path_a}")
+
+    if others != classes:
+        refuse(":1", ", ".join(others), ", ".join(classes))
     if len(a.labels) != len(b.labels):
-        raise InputError(f"{path_b}: found {len(b.labels)} rows, expected {len(a.labels)} as in {path_a}")
+        refuse("", f"{len(b.labels)} rows", len(a.labels))
     for row in np.flatnonzero(a.labels != b.labels)[:1]:
-        names = [header.removeprefix("logit:") for header in headers[0]]
-        found, expected = (one.labels[row] if len(names) == 1 else names[one.labels[row]] for one in (b, a))
-        raise InputError(f"{path_b}:{row + 2}: found label {found}, expected {expected} as in {path_a}")
+        found, expected = (one.labels[row] for one in (b, a))
+        if len(classes) > 1:
+            found, expected = (classes[label].removeprefix("logit:") for label in (found, expected))
+        refuse(f":{row + 2}", f"label {found}", expected)
     return a, b
 
 
