@@ -253,10 +253,10 @@ def maximum_band(m, level=0.95):
 
 def expected_maximum(m):
     """Mean of the largest of `m` normal draws, in sds above the mean: the integral of x m phi(x) Phi(x)^(m-1)."""
-    from scipy.integrate import quad
+    from scipy.integrate import fixed_quad
     from scipy.stats import norm
 
-    return float(quad(lambda x: x * m * math.exp(norm.logpdf(x) + (m - 1) * norm.logcdf(x)), -12, 12)[0])
+    return float(fixed_quad(lambda x: x * m * norm.pdf(x) * norm.cdf(x) ** (m - 1), -10, 10, n=200)[0])
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def equality_chance(n, sd, margin):
     """
     if sd == 0:
         return 1.0
-    from scipy.integrate import quad
+    from scipy.integrate import fixed_quad
     from scipy.stats import chi, norm
 
     critical, largest = _t(0.95, n - 1), margin * math.sqrt(n) / sd  # both in standard errors of the mean
@@ -315,8 +315,8 @@ def equality_chance(n, sd, margin):
     def passing(x):  # x = s sqrt(n - 1) / sd
         return (2 * norm.cdf(largest - critical * x / freedom) - 1) * chi.pdf(x, n - 1)
 
-    end = min(largest * freedom / critical, freedom + 10)  # beyond the first none passes, beyond the second there is no mass
-    return float(quad(passing, 0, end)[0])
+    start, end = max(0, freedom - 10), min(largest * freedom / critical, freedom + 10)  # beyond: no mass, or none passes
+    return float(fixed_quad(passing, start, end, n=200)[0]) if start < end else 0.0
 
 
 def _t(quantile, freedom):
