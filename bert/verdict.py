@@ -184,8 +184,9 @@ def _place(comparison):
             else "lower than one such run would be"
         )
     fewest, most = comparison.holds[0], comparison.holds[-1]
-    where = "as one such run may be" if fewest == 1 else f"as the best of {fewest} such runs may be"
-    return where + (f", or the best of up to {most}" if most > fewest else "")
+    if fewest == 1:
+        return "as one such run may be" + (f", or the best of up to {most}" if most > 1 else "")
+    return f"as the best of {fewest if fewest == most else f'{fewest} to {most}'} such runs may be"
 
 
 def precision_parity(task, scores):
