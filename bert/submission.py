@@ -8,17 +8,21 @@ import math
 import re
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from bert import InputError, RunError
-from bert.files import read_json, read_lines, whole_file, writing
+from bert.files import file_size, read_json, read_lines, whole_file, writing
 from bert.metrics import predictions, probabilities
 from bert.tasks import SUBMISSIONS, TASKS
 
 _HEADER = "index\tprediction"
+_DEV_HEADER = ["index", "label", "prediction"]
+_MAX_DEV_PREDICTIONS = 256 * 2**20  # bytes; QQP's 40,430 rows take 2 MiB
 _STS_B_RANGE = (0.0, 5.0)  # of the human scores; Cer et al. 2017
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?(e-?[0-9]+)?")  # what float() takes besides, such as 1_0 or nan, is no score
+_OUTPUT = re.compile(r"-?([0-9]+(\.[0-9]+)?(e[-+]?[0-9]+)?|inf|nan)")
 _QNLI_V1_ROWS = 5740  # of the test file before 2019; the server then says "not all ids present in task Question NLI"
 
 
@@ -153,7 +157,7 @@ def write_dev_predictions(folder, task, split_name, kind, logits, label_ids):
 
     `kind` says whose they are: "last", "best" or "saved". Logits have the 9 digits that give back a float32.
     """
-    header = ("index", "label", "prediction", *(f"logit:{name}" for name in task.labels or ("score",)))
+    header = (*_DEV_HEADER, *(f"logit:{name}" for name in task.labels or ("score",)))
     rows = (
         (str(index), label, text, *(f"{value:.9g}" for value in row))
         for index, (label, text, row) in enumerate(
@@ -161,6 +165,56 @@ def write_dev_predictions(folder, task, split_name, kind, logits, label_ids):
         )
     )
     return _write_rows(Path(folder) / f"{split_name}.{kind}.tsv", header, rows)
+
+
+class DevPredictions(NamedTuple):
+    """What write_dev_predictions wrote: labels and predictions (rows,) as class ids or scores, logits (rows, num_labels).
+
+    A class's id is its place among the logits. The scores of regression are the outputs themselves, which metrics are made
+    of: as text they are rounded, and STS-B's are clipped.
+    """
+
+    labels: np.ndarray
+    predictions: np.ndarray
+    logits: np.ndarray
+
+
+def read_dev_predictions(path):
+    """DevPredictions of a file such as dev.last.tsv; InputError with its line, what was found and what was expected.
+
+    Outputs may be nan or inf: a run that has diverged says so.
+    """
+    file_size(path, limit=_MAX_DEV_PREDICTIONS)
+    ids, labels, predicted, logits = None, [], [], []
+
+    def require(condition, found, expected):
+        if not condition:
+            raise InputError(f"{path}:{1 if ids is None else len(labels) + 2}: found {found}, expected {expected}")
+
+    for _, line in read_lines(path):
+        cells = line.split("\t")
+        if ids is None:
+            names = [cell.removeprefix("logit:") for cell in cells[3:]]
+            good = cells[:3] == _DEV_HEADER and all(cell.startswith("logit:") for cell in cells[3:])
+            expected = "index, label, prediction and a column logit:... for each class"
+            require(good and names and len(set(names)) == len(names), repr(line[:60]), expected)
+            ids = {} if names == ["score"] else {name: place for place, name in enumerate(names)}
+            continue
+        require(len(cells) == 3 + len(names), f"{len(cells)} columns", f"{3 + len(names)}")
+        require(cells[0] == str(len(labels)), f"index {cells[0][:60]!r}", f"index {len(labels)}")
+        for cell in cells[1:3] if ids else ():
+            require(cell in ids, repr(cell[:60]), f"one of {', '.join(names)}")
+        for cell in cells[3:]:
+            require(_OUTPUT.fullmatch(cell), repr(cell[:60]), "a number")
+        if not ids:
+            good = _OUTPUT.fullmatch(cells[1]) and math.isfinite(float(cells[1]))
+            require(good, repr(cells[1][:60]), "a score")
+        labels.append(ids[cells[1]] if ids else float(cells[1]))
+        predicted.append(ids[cells[2]] if ids else float(cells[3]))
+        logits.append(np.array(cells[3:], np.float32))
+    if not labels:
+        raise InputError(f"{path}: found no rows, expected a header and at least one")
+    return DevPredictions(np.array(labels), np.array(predicted), np.stack(logits))
 
 
 def write_mistakes(folder, task, split_name, logits, label_ids, examples):
