@@ -1,7 +1,7 @@
 """What a handful of seeds and a few hundred dev rows can show: intervals, paired tests, comparisons with published scores.
 
-Pure functions on numbers. Knows no task, no file and no engine; scores are percent points where the unit matters. "D1" to
-"D3" are formulas derived in the project's notes on published scores; where a paper has them, it is named.
+Pure functions on numbers. Knows no task, no file and no engine; scores are percent points where the unit matters. Where no
+paper is named the formula is derived in its docstring.
 """
 
 import math
@@ -184,7 +184,7 @@ class MeanComparison:
 
 
 def non_inferior(ours, published_mean, k, margin):
-    """MeanComparison of our scores with the mean of `k` published runs: is ours less by no more than `margin`? (D3.1)
+    """MeanComparison of our scores with the mean of `k` published runs: is ours less by no more than `margin`?
 
     The published runs are taken to spread as ours do: SE = sd sqrt(1/n + 1/k), t with n - 1 degrees of freedom.
     "reproduced": the lower bound is at least -margin. Else "below": the whole interval is below 0. Else "consistent, not
@@ -204,7 +204,7 @@ def non_inferior(ours, published_mean, k, margin):
     return MeanComparison(outcome, difference, (difference - half, difference + half), lower_bound)
 
 
-DRAWS = (1, 3, 5, 10, 20)  # numbers of runs whose best may have been published (D3.2)
+DRAWS = (1, 3, 5, 10, 20)  # numbers of runs whose best may have been published
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class BestComparison:
 
 
 def best_of_seeds(scores, published):
-    """BestComparison of a published figure with the best of m runs that spread as our `scores` do. (D3.2)
+    """BestComparison of a published figure with the best of m runs that spread as our `scores` do.
 
     How many runs it was chosen from is rarely said: "consistent" if the 95% band of the best of m holds it for some m from
     1 to 20, -1.96 to +3.02 sd. Above: "ours fall short"; below: "theirs is weak, or ours tuned better". Normal scores, and

@@ -302,5 +302,5 @@ def _signed(value):
 
 
 def _preliminary(runs):
-    """D3: five seeds are the least that a claim is made of."""
+    """Five seeds are the least that a claim is made of."""
     return "; preliminary, with fewer than 5 seeds" if 1 < runs < 5 else ""

@@ -1,4 +1,4 @@
-"""Statistics against SciPy, scikit-learn, closed forms and simulation. D2, D3: numbers of the notes on published scores."""
+"""Statistics against SciPy, scikit-learn, closed forms and simulation."""
 
 import itertools
 import math
@@ -99,7 +99,7 @@ def test_expected_maximum():
     assert expected_maximum(2) == pytest.approx(1 / math.sqrt(math.pi))  # closed forms: David & Nagaraja, Order Statistics
     assert expected_maximum(3) == pytest.approx(1.5 / math.sqrt(math.pi))
     found = [expected_maximum(m) for m in (3, 5, 10, 20, 50)]
-    assert found == pytest.approx([0.85, 1.16, 1.55, 1.87, 2.24], abs=0.012)  # D2
+    assert found == pytest.approx([0.85, 1.16, 1.55, 1.87, 2.24], abs=0.012)
 
 
 def test_bands_of_d3():
