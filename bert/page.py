@@ -132,25 +132,26 @@ def _html(block, svgs):
 
 
 def _html_picture(picture, svgs):
-    how = f'<span class="how">{_escape(picture.how)}</span>' if picture.how else ""
-    caption = f"<figcaption><strong>{_escape(picture.title)}.</strong> {_escape(picture.finding)} {how}</figcaption>"
-    return f"<figure>{caption}{svgs.get(picture.name, '')}</figure>"
+    caption = f"<figcaption><strong>{_escape(picture.title)}.</strong> {_escape(picture.finding)}</figcaption>"
+    return f'<figure>{caption}\n{svgs.get(picture.name, "<div></div>")}\n<p class="how">{_escape(picture.how)}</p></figure>'
 
 
 def _html_table(block):
-    right = [all(isinstance(row[column], Cell) for row in block.rows) for column in range(len(block.header))]
+    columns = range(len(block.header))
+    right = [all(isinstance(row[column], Cell) for row in block.rows) for column in columns]
+    wide = [any(len(_cell_text(row[column])) > 60 for row in block.rows) for column in columns]
     head = "".join(
         f'<th scope="col"{" class=number" if align else ""}>{_escape(name)}</th>' for name, align in zip(block.header, right)
     )
     rows = []
     for row in block.rows:
         cells = [f'<th scope="row">{_escape(_cell_text(row[0]))}</th>']
-        for cell, align in zip(row[1:], right[1:]):
+        for cell, align, prose in zip(row[1:], right[1:], wide[1:]):
             value = f' data-value="{cell.value!r}"' if isinstance(cell, Cell) and cell.value is not None else ""
             inner = _html_strip(cell) if isinstance(cell, Strip) else _escape(_cell_text(cell))
-            if isinstance(cell, str) and cell in plots.LOOKS:
-                inner = f'<span class="{cell}">{inner}</span>'
-            cells.append(f"<td{' class=number' if align else ''}{value}>{inner}</td>")
+            if isinstance(cell, str) and cell.split(",")[0] in plots.LOOKS:
+                inner = f'<span class="{cell.split(",")[0]}">{inner}</span>'
+            cells.append(f"<td{' class=number' if align else ' class=prose' if prose else ''}{value}>{inner}</td>")
         rows.append("<tr>" + "".join(cells) + "</tr>")
     title = _escape(block.title)
     note = f'<p class="how">{_escape(block.note)}</p>' if block.note else ""

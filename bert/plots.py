@@ -18,12 +18,12 @@ _VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", PAGE: "page", **{LOOKS[n
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))  # of groups that differ in more than their precision
 _WIDTH = 4.4  # inches, of every picture: its text then has the size of the page's on a telephone too
 _STYLE = {
-    **{"font.size": 9.5, "font.family": "DejaVu Sans", "text.color": INK, "svg.fonttype": "none", "savefig.facecolor": "white"},
+    **{"font.size": 10.5, "font.family": "DejaVu Sans", "text.color": INK, "svg.fonttype": "none", "savefig.facecolor": "white"},
     **{"axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False},
     **{"axes.linewidth": 0.7, "axes.grid": True, "axes.axisbelow": True, "axes.facecolor": "none", "grid.color": RULE},
     **{"grid.linewidth": 0.6, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK},
     **{"xtick.major.width": 0.7, "ytick.major.width": 0.7, "xtick.major.size": 3, "ytick.major.size": 0},
-    **{"lines.linewidth": 1.5, "lines.markersize": 4.5, "legend.frameon": False, "legend.fontsize": 9.5},
+    **{"lines.linewidth": 1.5, "lines.markersize": 4.5, "legend.frameon": False, "legend.fontsize": 10.5},
     **{"legend.handlelength": 1.4, "legend.columnspacing": 1.2, "legend.handletextpad": 0.5, "legend.borderpad": 0},
 }
 
@@ -86,7 +86,7 @@ def seeds(rows, *, metric):
             middle = np.mean(axes.get_xlim())
             axes.set_xlim(middle - 0.5, middle + 0.5)
         axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"dev {metric} after the last epoch, x 100")
+        axes.set_xlabel(f"dev {metric} after the last epoch, × 100")
         return figure
 
 
@@ -94,12 +94,14 @@ def training_loss(groups):
     """Loss by update. `groups`: (Series, curves), a curve is (steps, losses) of a seed, the median seed's first."""
     with _style() as style:
         figure, axes = style()
-        for series, curves in groups:
+        for place, (series, curves) in enumerate(groups):
             for number, (steps, values) in enumerate(curves):
-                if not number and len(groups) < 4:
-                    axes.plot(*thin(steps, values)[:2], **{**series.line, "linestyle": "-"}, lw=0.5, alpha=0.3)
-                smooth = thin(steps, values, 60)
-                axes.plot(*smooth[:2], **series.line, lw=0.6 if number else 1.7, alpha=0.4 if number else 1, zorder=3 - bool(number))
+                smooth = thin(steps, values, 60)[:2]
+                if number:
+                    axes.plot(*smooth, **series.line, lw=0.6, alpha=0.4)
+                else:
+                    axes.plot(*thin(steps, values)[:2], color=series.color, lw=0.4, alpha=0.3)
+                    axes.plot(*smooth, **series.line, **_markers(series, place), zorder=3)
         _legend(axes, [series for series, _ in groups])
         axes.set(xlabel="update", ylabel="training loss", xlim=(0, None), ylim=(0, None))
         return figure
@@ -119,7 +121,7 @@ def dev_scores(groups, *, metric):
             axes.plot(longest, mean, **series.line, marker=series.marker, zorder=3)
         _legend(axes, [series for series, _ in groups])
         axes.set_xticks(sorted({int(tick) for tick in np.linspace(1, last, min(last, 10)).round()}))
-        axes.set(xlabel="epoch", ylabel=f"dev {metric}, x 100")
+        axes.set(xlabel="epoch", ylabel=f"dev {metric}, × 100")
         return figure
 
 
@@ -128,8 +130,10 @@ def learning_rate(groups):
     with _style() as style:
         figure, axes = style()
         for series, steps, rates in groups:
-            axes.plot(steps, np.asarray(rates) * 1e5, **{**series.line, "color": MUTED})
-        axes.set(xlabel="update", ylabel="learning rate, x 1e-5", xlim=(0, None), ylim=(0, None))
+            axes.plot(steps, np.asarray(rates) * 1e5, **{**series.line, "color": series.color if len(groups) > 1 else MUTED})
+        if len(groups) > 1:
+            _legend(axes, [series for series, *_ in groups])
+        axes.set(xlabel="update", ylabel="learning rate, × 1e-5", xlim=(0, None), ylim=(0, None))
         return figure
 
 
@@ -140,16 +144,15 @@ def gradient_norm(groups, *, clip):
     """
     with _style() as style:
         figure, axes = style()
-        for series, steps, norms in groups:
+        for place, (series, steps, norms) in enumerate(groups):
             x, mean, low, high = thin(steps, norms, 60)
             axes.fill_between(x, low, high, color=series.color, alpha=0.13, lw=0)
-            axes.plot(x, mean, **series.line)
+            axes.plot(x, mean, **series.line, **_markers(series, place))
         axes.set_yscale("log")
         if clip:
             axes.axhline(clip, color=INK, lw=0.8, linestyle=(0, (4, 2)))
-            axes.annotate(
-                f"clipped to {clip:g}", (1, clip), (0, 3), xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right"
-            )
+            where = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right", "va": "top"}
+            axes.annotate(f"clipped to {clip:g}", (1, clip), (0, -3), **where)
         axes.yaxis.set_major_formatter(_plain)
         axes.yaxis.set_minor_formatter("")
         _legend(axes, [series for series, *_ in groups])
@@ -190,8 +193,8 @@ def confusion(counts, labels, series):
             box = (column - 0.48, row - 0.47)
             axes.add_patch(_rectangle(box, 0.96, 0.94, facecolor=series.color, alpha=0.04 + 0.46 * share[row, column], lw=0))
             if len(labels) <= 6:
-                axes.text(column, row, f"{share[row, column]:.0%}", ha="center", va="bottom", fontsize=10.5, fontweight="bold")
-                axes.text(column, row + 0.07, f"{counts[row, column]}", ha="center", va="top", fontsize=8.5)
+                axes.text(column, row, f"{share[row, column]:.0%}", ha="center", va="bottom", fontsize=11.5, fontweight="bold")
+                axes.text(column, row + 0.07, f"{counts[row, column]}", ha="center", va="top", fontsize=9.5)
         short = [label if len(label) <= 14 else label[:13] + "…" for label in labels]
         axes.set_xticks(range(len(labels)), short)
         axes.set_yticks(range(len(labels)), short)
@@ -227,7 +230,8 @@ def reliability(groups, classes):
             axes.scatter(
                 np.asarray(confidence)[seen], np.asarray(accuracy)[seen], s=sizes, marker=series.marker, color=series.color, lw=0, zorder=3
             )
-        axes.annotate("as sure as right", (1, 1), (-3, -16), textcoords="offset points", ha="right", va="top", color=MUTED)
+        middle = low + 0.55 * (1 - low)
+        axes.annotate("as sure as right", (middle, middle), (6, -4), textcoords="offset points", va="top", color=MUTED)
         _legend(axes, [series for series, *_ in groups])
         axes.set(xlabel="confidence (probability of the predicted class)", ylabel="share that is right", ylim=(-0.02, 1.03))
         return figure
@@ -303,12 +307,20 @@ class _style:
         return self._context.__exit__(*failure)
 
 
+def _markers(series, place):
+    """Marks along a line, each group's at places of its own: curves that lie on each other are then seen as two."""
+    return {"marker": series.marker, "markevery": (3 + 4 * place, 14), "ms": 4}
+
+
 def _legend(axes, series):
     """Colour, dash and marker of each group, in a line above the axes."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], **each.line, marker=each.marker, label=each.label) for each in series]
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=3 if max(len(s.label) for s in series) < 12 else 1)
+    stacked = max(len(each.label) for each in series) > 12
+    if stacked:
+        axes.figure.set_figheight(axes.figure.get_figheight() + 0.17 * (len(series) - 1))
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.02, 1), ncols=1 if stacked else 3)
 
 
 def _rectangle(*arguments, **options):

@@ -286,7 +286,7 @@ def _differences(groups):
         names.remove("weights")
     plain = ("engine", "model")
     return lambda group: [
-        f"{value}" if name in plain else f"{name} {value}" for name, value in describe(group).items() if name in names
+        str(value) if name in plain else f"{name} {_setting(value)}" for name, value in describe(group).items() if name in names
     ]
 
 
@@ -318,6 +318,11 @@ def _is_degenerate(run, outputs):
 
 def _score(value):
     return Cell("–", None) if value is None else Cell(f"{value:.1f}", round(float(value), 6))
+
+
+def _setting(value):
+    """3e-05 -> 3e-5; the rest as it is."""
+    return re.sub(r"e-0(\d)$", r"e-\1", f"{value:g}") if isinstance(value, float) else str(value)
 
 
 def _range(values, form="{:g}"):
@@ -387,15 +392,20 @@ def _summary(every, tasks, parities):
     unfinished = [run for run in every if run.results is None]
     tasks_named = f"{', '.join(tasks)} in {_listed(_unique(group.dtype for group in groups))}"
     items = [f"{len(runs)} of {_count(len(runs) + len(unfinished), 'run')} finished: {tasks_named}, seeds {_seed_list({run.seed for run in runs})}."]
-    failed = [f"{group.task} {group.label} seed {seed}" for group in groups for seed in group.degenerate]
+    failed = {f"{group.task} {group.label}": group.degenerate for group in groups if group.degenerate}
     if failed:
-        items.append(f"Learned nothing ({_count(len(failed), 'run')}; counted in every mean): {'; '.join(failed)}.")
+        number = _count(sum(map(len, failed.values())), "run")
+        words = "; ".join(f"{name} {_count(len(seeds), 'seed').split()[1]} {_seed_list(seeds)}" for name, seeds in failed.items())
+        items.append(f"Learned nothing ({number}, counted in every mean): {words}.")
     elif runs:
         items.append("No finished run is degenerate: each beats what needs no learning (the majority class, a correlation of 0).")
     outcomes = {}
     for group, measure, parity, _ in parities:
-        outcomes.setdefault((group.dtype, parity.outcome), []).append(f"{group.task} {measure}")
-    items += [f"{dtype} against float32, {outcome}: {', '.join(where)}." for (dtype, outcome), where in outcomes.items()]
+        if measure == group.measures[0]:
+            outcomes.setdefault(group.dtype, {}).setdefault(parity.outcome, {})[group.task] = None
+    for dtype, found in outcomes.items():
+        words = "; ".join(f"{outcome} on {_listed(where)}" for outcome, where in found.items())
+        items.append(f"{dtype} against float32: {words}.")
     scaled = [run for run in runs if run.dtype == "float16" and "updates" in run.results]
     if scaled:
         skipped, updates = (sum(run.results[name] for run in scaled) for name in ("skipped_updates", "updates"))
@@ -411,21 +421,24 @@ def _score_table(tasks):
     rows = []
     for groups in tasks.values():
         everything = {m: [v for g in groups if g.runs for v in g.values("last", m).values()] for g in groups for m in g.measures}
-        for group in groups:
-            for measure in group.measures:
+        for measure, scores in everything.items():
+            for group in [group for group in groups if measure in group.measures]:
                 values, best = group.values("last", measure), group.values("best", measure)
                 mean, sd, interval = _spread(values.values())
-                strip = Strip(list(values.values()), min(everything[measure]), max(everything[measure]), group.dtype)
+                strip = Strip(list(values.values()), min(scores), max(scores), group.dtype)
                 rows.append(
-                    [group.task, measure, _name(group), Cell(str(len(values)), len(values))]
-                    + [Cell(f"{mean:.1f}" + ("" if sd is None else f" ± {sd:.1f}"), mean)]
+                    [group.task, measure, group.label, Cell(f"{mean:.1f}" + ("" if sd is None else f" ± {sd:.1f}"), mean)]
+                    + [Cell(str(len(values)), len(values))]
                     + [f"{interval[0]:.1f} to {interval[1]:.1f}" if interval else "–", strip, _score(np.median(list(values.values())))]
                     + [_score(min(values.values())), _score(max(values.values())), _score(np.mean(list(best.values())))]
                 )
-    header = ["Task", "Metric", "Precision", "Runs", "Mean ± sd", "95% interval of the mean", "Seeds", "Median", "Min", "Max"]
-    note = "Dev scores x 100 after the last epoch. A strip runs from the task's lowest to its highest score. The best epoch is "
-    note += "chosen on the dev split itself, so its mean is too high by what that choice gains."
-    return Table("Scores", [*header, "Best epoch's mean"], rows, note)
+    header = ["Task", "Metric", "Precision", "Mean ± sd", "Runs", "95% interval", "Seeds", "Median", "Min", "Max", "Best epoch"]
+    if all(row[4].value == 1 for row in rows):  # then one number says it all
+        header, rows = header[:5] + header[10:], [row[:5] + row[10:] for row in rows]
+        header[3] = "Score"
+    note = "Dev scores × 100 after the last epoch; the interval is the mean's (t). A strip of seeds runs from the task's lowest "
+    note += "score to its highest. The best epoch is chosen on the dev split itself, so its mean is too high by what that gains."
+    return Table("Scores", header, rows, note)
 
 
 def _cost_table(tasks):
@@ -437,18 +450,14 @@ def _cost_table(tasks):
                 continue
             column = {name: [result[name] for result in results] for name in results[0] if isinstance(results[0][name], _NUMBER)}
             rows.append(
-                [group.task, _name(group), Cell(_duration(np.mean(column["train_seconds"])), float(np.mean(column["train_seconds"])))]
+                [group.task, group.label, Cell(_duration(np.mean(column["train_seconds"])), float(np.mean(column["train_seconds"])))]
                 + [Cell(f"{np.mean(column['tokens_per_second']):,.0f}", float(np.mean(column["tokens_per_second"])))]
                 + [_range(column["peak_memory_mib"], "{:,.0f}"), _range(column["updates"], "{:,.0f}"), _range(column["skipped_updates"])]
-                + [_range(column["final_loss_scale"], "{:,.0f}")]
+                + [_range(column["final_loss_scale"], "{:,.0f}") if group.dtype == "float16" else Cell("–", None)]
             )
     header = ["Task", "Precision", "Training time", "Tokens/s", "Peak memory, MiB", "Updates", "Skipped", "Final loss scale"]
     note = "Means over seeds, or the least and the greatest. Tokens are real ones, without padding. Runs that shared a machine "
     return Table("Cost of a run", header, rows, note + "with other work took longer than they need.")
-
-
-def _name(group):
-    return group.label
 
 
 def _unfinished_table(runs):
@@ -467,24 +476,38 @@ def _comparable(group):
 
 
 def _verdicts(tasks):
-    """What the published figures say of these runs, a sentence each."""
-    blocks = []
+    """(group, Verdict or None, sentence): what the published figures say of these runs."""
+    found = []
     for task, groups in tasks.items():
-        for group in groups:
-            if not group.runs:
-                continue
+        for group in [group for group in groups if group.runs]:
             why = _comparable(group)
             if why:
-                blocks.append((task, f"{group.label}: not compared, {why}."))
+                found.append((group, None, f"{group.label}: not compared with published figures, {why}."))
                 continue
-            flags = group.first.record["config"]
             scores = [{measure: group.values(kind, measure) for measure in group.measures} for kind in ("last", "best")]
-            for found in verdict.verdicts(task, verdict.canonical(flags), *scores):
-                blocks.append((task, f"{group.label}, {found.text}"))
-    listed = {}
-    for task, text in blocks:
-        listed.setdefault(task, []).append(text)
-    return [block for task, texts in listed.items() for block in (Heading(3, f"{task} against published figures"), Items(texts))]
+            for one in verdict.verdicts(task, verdict.canonical(group.first.record["config"]), *scores):
+                found.append((group, one, f"{group.label}, {one.text}"))
+    return found
+
+
+def _verdict_table(verdicts):
+    """The figures that are published for the same checkpoint; what there is of others, the tasks' sections name."""
+    rows = []
+    for group, one, _ in verdicts:
+        if one is not None and one.same_checkpoint:
+            published = f"{one.published.value:.1f}, {one.published.kind}"
+            published += f" of {one.published.runs} runs" if one.published.runs else ""
+            ours = group.values("last" if one.published.kind in ("mean", "median") else "best", one.published.metric)
+            rows.append(
+                [group.task, one.published.metric, group.label, _score(np.mean(list(ours.values())) if ours else None)]
+                + [Cell(published, one.published.value), one.published.title, getattr(one.comparison, "outcome", "–")]
+            )
+    header = ["Task", "Metric", "Precision", "Mean here", "Published", "By", "Outcome"]
+    note = "A published mean is met by the mean of the last epochs; a best or single run by the best epochs. In words, with "
+    note += "intervals and margins, in the tasks' sections."
+    if rows:
+        return [Table("Published figures of the same checkpoint", header, rows, note)]
+    return [Text("None is published for this checkpoint on these dev data. What is nearest stands in the tasks' sections.")]
 
 
 def _parities(tasks):
@@ -498,6 +521,20 @@ def _parities(tasks):
                 for measure, dtype, parity, text in verdict.precision_parity(task, scores):
                     found.append((siblings[dtype], measure, parity, text))
     return found
+
+
+def _parity_table(parities):
+    signed = lambda value: "–" if value is None or not np.isfinite(value) else f"{value:+.2f}".replace("-", "−")
+    rows = [
+        [group.task, measure, group.label, Cell(str(parity.n), parity.n), Cell(signed(parity.difference), parity.difference)]
+        + [" to ".join(map(signed, parity.interval90)) if parity.interval90 else "–", parity.outcome]
+        + [Cell("–", None) if parity.chance is None else Cell(f"{parity.chance:.0%}", parity.chance)]
+        for group, measure, parity, _ in parities
+    ]
+    header = ["Task", "Metric", "Precision", "Pairs", "Minus float32", "90% interval", "Outcome", "Chance to show equality"]
+    note = "Pairs share the seed, and with it initial head, batches and learning rates. Equal: two one-sided t tests put the "
+    note += "difference inside the margin. The chance is that of so many pairs with this spread, were there no difference at all."
+    return Table("Each precision against float32", header, rows, note)
 
 
 def _certainty_table(tasks):
@@ -517,7 +554,7 @@ def _certainty_table(tasks):
     header = ["Task", "Precision", "Metric", "Seed", "Dev rows", "Score", "95% interval", "Calibration error"]
     note = "The interval comes from drawing the dev rows anew (2000 bootstrap samples) for the run with the median score: what other "
     note += "rows of the same kind could have said of this one model. Calibration error: the mean gap between confidence and "
-    note += "accuracy in 15 bins, x 100, over all seeds (ECE, Guo et al. 2017)."
+    note += "accuracy in 15 bins, × 100, over all seeds (ECE, Guo et al. 2017)."
     return [Table("How sure the score of one seed is", header, rows, note)] if rows else []
 
 
@@ -559,15 +596,16 @@ def _log(folder):
 _LOGGED = ("step", "loss", "learning_rate", "grad_norm", "loss_scale", "skipped")
 
 
-def _task_section(task, groups):
+def _task_section(task, groups, sentences):
     groups = [group for group in groups if group.runs]
     if not groups:
         return []
     record = groups[0].first.record
     shared = [name for name in _RECIPE if len({repr(group.first.settings[name]) for group in groups}) == 1]
-    recipe = ", ".join(f"{name} {groups[0].first.settings[name]}" for name in shared if groups[0].first.settings[name] is not None)
+    recipe = ", ".join(f"{name} {_setting(groups[0].first.settings[name])}" for name in shared if groups[0].first.settings[name] is not None)
     blocks = [Heading(2, task), Text(f"{_model_name(groups[0].first)}; {recipe}.")]
     drawn = [*_score_pictures(task, groups), *_training_pictures(task, groups), *_row_pictures(task, groups, record)]
+    blocks += [Items(sentences)] if sentences else []
     return [*blocks, Gallery(drawn), *_mistakes(task, groups)]
 
 
@@ -632,10 +670,14 @@ def _training_pictures(task, groups):
 
     rates = [(group.series, column(runs[0], "step"), column(runs[0], "learning_rate")) for group, runs in logged]
     rates = list({tuple(rate[2]): rate for rate in rates}.values())
-    steps, values = rates[0][1:]
-    peak = int(np.argmax(values))
-    finding = f"Rises to {values[peak]:g} at update {steps[peak]:.0f} and falls to {values[-1]:.2g} at update {steps[-1]:.0f}."
-    yield _picture(task, "rate", "Learning rate", finding, "The same in every run." if len(rates) == 1 else "", plots.learning_rate, rates)
+    peaks = [(series.label, steps, values, int(np.argmax(values))) for series, steps, values in rates]
+    finding = "; ".join(
+        ("" if len(rates) == 1 else f"{label}: ") + f"highest, {_setting(float(f'{values[peak]:.3g}'))}, at update {steps[peak]:.0f}, "
+        f"{_setting(float(f'{values[-1]:.1g}'))} at update {steps[-1]:.0f}"
+        for label, steps, values, peak in peaks
+    )
+    how = "The same in every run." if len(rates) == 1 else "A line per schedule, named after the first precision that has it."
+    yield _picture(task, "rate", "Learning rate", f"{finding[0].upper()}{finding[1:]}.", how, plots.learning_rate, rates)
 
 
 def _unique_runs(runs):
@@ -767,16 +809,18 @@ def document(runs):
     title = f"{_listed(_unique(_model_name(run) for run in known if not _from_mnli(run)))} on {'GLUE' if all(t in TASKS for t in tasks) else 'own data'}"
     subtitle = f"{_count(len(tasks), 'task')}, {_count(len(finished), 'run')}{when}; {engines}; finetune_classifier {__version__}"
     blocks = [*_summary(runs, tasks, parities), _score_table(tasks), *_unfinished_table(runs), _cost_table(tasks)]
-    published = _verdicts(tasks)
-    if published:
-        blocks += [Heading(2, "Against published figures"), *published]
+    verdicts = _verdicts(tasks)
+    if verdicts:
+        blocks += [Heading(2, "Against published figures"), *_verdict_table(verdicts)]
     if parities:
-        blocks += [Heading(2, "Precision"), Items([f"{group.task}, {text}" for group, _, _, text in parities])]
+        blocks += [Heading(2, "Precision"), _parity_table(parities)]
     certainty = _certainty_table(tasks)
     if certainty:
         blocks += [Heading(2, "One seed, one dev split"), *certainty]
     for task, groups in tasks.items():
-        blocks += _task_section(task, groups)
+        sentences = [text for group, _, text in verdicts if group.task == task]
+        sentences += [text for group, _, _, text in parities if group.task == task]
+        blocks += _task_section(task, groups, sentences)
     return title, subtitle, [*blocks, Heading(2, "How it was made"), *_commands(tasks), *_provenance(tasks, known)]
 
 
