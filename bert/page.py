@@ -96,16 +96,16 @@ def to_markdown(title, subtitle, blocks, images):
 
 def pictures(blocks):
     """All Pictures of a document."""
-    return [picture for block in _flat(blocks) if isinstance(block, Gallery) for picture in block.pictures]
+    return [picture for block in flat(blocks) if isinstance(block, Gallery) for picture in block.pictures]
 
 
-def _flat(blocks):
+def flat(blocks):
     for block in blocks:
-        yield from _flat(block.blocks) if isinstance(block, Details) else (block,)
+        yield from flat(block.blocks) if isinstance(block, Details) else (block,)
 
 
 def _headings(blocks):
-    return [block for block in _flat(blocks) if isinstance(block, Heading)]
+    return [block for block in flat(blocks) if isinstance(block, Heading)]
 
 
 def _escape(text):
@@ -139,16 +139,16 @@ def _html_picture(picture, svgs):
 def _html_table(block):
     columns = range(len(block.header))
     right = [all(isinstance(row[column], Cell) for row in block.rows) for column in columns]
-    wide = [any(len(_cell_text(row[column])) > 60 for row in block.rows) for column in columns]
+    wide = [any(len(cell_text(row[column])) > 60 for row in block.rows) for column in columns]
     head = "".join(
         f'<th scope="col"{" class=number" if align else ""}>{_escape(name)}</th>' for name, align in zip(block.header, right)
     )
     rows = []
     for row in block.rows:
-        cells = [f'<th scope="row">{_escape(_cell_text(row[0]))}</th>']
+        cells = [f'<th scope="row">{_escape(cell_text(row[0]))}</th>']
         for cell, align, prose in zip(row[1:], right[1:], wide[1:]):
             value = f' data-value="{cell.value!r}"' if isinstance(cell, Cell) and cell.value is not None else ""
-            inner = _html_strip(cell) if isinstance(cell, Strip) else _escape(_cell_text(cell))
+            inner = _html_strip(cell) if isinstance(cell, Strip) else _escape(cell_text(cell))
             if isinstance(cell, str) and cell.split(",")[0] in plots.LOOKS:
                 inner = f'<span class="{cell.split(",")[0]}">{inner}</span>'
             cells.append(f"<td{' class=number' if align else ' class=prose' if prose else ''}{value}>{inner}</td>")
@@ -168,12 +168,12 @@ def _html_strip(strip):
     dots = "".join(f'<circle cx="{place:.1f}" cy="8" r="3.2"/>' for place in places)
     color = strip.dtype if strip.dtype in plots.LOOKS else "muted"
     return (
-        f'<svg class="strip" viewBox="0 0 110 16" width="110" height="16" role="img" aria-label="{_cell_text(strip)}">'
+        f'<svg class="strip" viewBox="0 0 110 16" width="110" height="16" role="img" aria-label="{cell_text(strip)}">'
         f'<line x1="2" x2="108" y1="8" y2="8"/><g style="fill: var(--{color})">{dots}</g></svg>'
     )
 
 
-def _cell_text(cell):
+def cell_text(cell):
     if isinstance(cell, Strip):
         return " ".join(f"{value:.1f}" for value in cell.values)
     return cell.text if isinstance(cell, Cell) else str(cell)
@@ -201,7 +201,7 @@ def _markdown(block, images):
                     yield f"![{_plain(title)}: {_plain(finding)}]({images[name]})"
         case Table(title, header, rows, note):
             lines = [header, ["---:" if all(isinstance(row[i], Cell) for row in rows) else "---" for i in range(len(header))]]
-            lines += [[_plain(_cell_text(cell)).replace("|", "\\|") for cell in row] for row in rows]
+            lines += [[_plain(cell_text(cell)).replace("|", "\\|") for cell in row] for row in rows]
             yield f"**{_plain(title)}**"
             yield "\n".join(f"| {' | '.join(line)} |" for line in lines)
             if note:
@@ -210,4 +210,4 @@ def _markdown(block, images):
 
 def _plain(text):
     """Text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_\[\]<>#])", r"\\\1", str(text)).replace("\n", " ")
+    return re.sub(r"([\\`*_\[\]<>#$])", r"\\\1", str(text)).replace("\n", " ")

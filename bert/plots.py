@@ -18,7 +18,7 @@ _VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", PAGE: "page", **{LOOKS[n
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))  # of groups that differ in more than their precision
 _WIDTH = 4.4  # inches, of every picture: its text then has the size of the page's on a telephone too
 _STYLE = {
-    **{"font.size": 10.5, "font.family": "DejaVu Sans", "text.color": INK, "svg.fonttype": "none", "savefig.facecolor": "white"},
+    **{"font.size": 10.5, "font.family": "DejaVu Sans", "text.color": INK, "svg.fonttype": "none", "text.parse_math": False, "savefig.facecolor": "white"},
     **{"axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False},
     **{"axes.linewidth": 0.7, "axes.grid": True, "axes.axisbelow": True, "axes.facecolor": "none", "grid.color": RULE},
     **{"grid.linewidth": 0.6, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK},
@@ -262,8 +262,9 @@ def to_svg(figure, name, alt):
 
     file = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    figure.set_layout_engine("none")  # it is made, and takes as long as the drawing
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)  # its style would be the page's
