@@ -6,9 +6,10 @@ of runs.
 
 import html
 import re
+from collections.abc import Callable
 from importlib.resources import files
 from string import Template
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 from bert import plots
 
@@ -51,12 +52,15 @@ class Strip(NamedTuple):
 
 
 class Table(NamedTuple):
-    """`rows` hold a text, Cell or Strip per column of `header`; the first cell names the row."""
+    """`rows` are dicts from a column's title to a text, Cell or Strip, all with the same keys; the first names the row."""
 
     title: str
-    header: list
     rows: list
     note: str = ""
+
+    def columns(self):
+        """(title, cells) of each column."""
+        return [(name, [row[name] for row in self.rows]) for name in self.rows[0]]
 
 
 class Picture(NamedTuple):
@@ -95,7 +99,7 @@ def to_markdown(title, subtitle, blocks, images):
 
 
 def pictures(blocks):
-    """All Pictures of a document."""
+    """All Pictures of a document, a list."""
     return [picture for block in flat(blocks) if isinstance(block, Gallery) for picture in block.pictures]
 
 
@@ -137,28 +141,35 @@ def _html_picture(picture, svgs):
 
 
 def _html_table(block):
-    columns = range(len(block.header))
-    right = [all(isinstance(row[column], Cell) for row in block.rows) for column in columns]
-    wide = [any(len(cell_text(row[column])) > 60 for row in block.rows) for column in columns]
-    head = "".join(
-        f'<th scope="col"{" class=number" if align else ""}>{_escape(name)}</th>' for name, align in zip(block.header, right)
-    )
+    styles = {}
+    for name, cells in block.columns():
+        prose = any(len(cell_text(cell)) > 60 for cell in cells)
+        styles[name] = ' class="number"' if _numbers(cells) else ' class="prose"' if prose else ""
+    head = "".join(f'<th scope="col"{styles[name]}>{_escape(name)}</th>' for name in styles)
     rows = []
     for row in block.rows:
-        cells = [f'<th scope="row">{_escape(cell_text(row[0]))}</th>']
-        for cell, align, prose in zip(row[1:], right[1:], wide[1:]):
-            value = f' data-value="{cell.value!r}"' if isinstance(cell, Cell) and cell.value is not None else ""
-            inner = _html_strip(cell) if isinstance(cell, Strip) else _escape(cell_text(cell))
-            if isinstance(cell, str) and cell.split(",")[0] in plots.LOOKS:
-                inner = f'<span class="{cell.split(",")[0]}">{inner}</span>'
-            cells.append(f"<td{' class=number' if align else ' class=prose' if prose else ''}{value}>{inner}</td>")
-        rows.append("<tr>" + "".join(cells) + "</tr>")
+        (_, first), *cells = row.items()
+        inner = "".join(f"<td{styles[name]}{_html_cell(cell)}</td>" for name, cell in cells)
+        rows.append(f'<tr><th scope="row">{_escape(cell_text(first))}</th>{inner}</tr>\n')
     title = _escape(block.title)
     note = f'<p class="how">{_escape(block.note)}</p>' if block.note else ""
-    return (
-        f'<div class="scroll" role="region" aria-label="{title}" tabindex="0"><table class="sortable"><caption>{title}</caption>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(rows) + f"\n</tbody></table></div>{note}"
-    )
+    table = f"<caption>{title}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{''.join(rows)}</tbody>"
+    return f'<div class="scroll" role="region" aria-label="{title}" tabindex="0"><table>{table}</table></div>{note}'
+
+
+def _html_cell(cell):
+    """The rest of a cell's tag, and what is in it."""
+    text = _escape(cell_text(cell))
+    if isinstance(cell, Strip):
+        return f">{_html_strip(cell)}"
+    if isinstance(cell, Cell):
+        return f">{text}" if cell.value is None else f' data-value="{cell.value!r}">{text}'
+    precision = cell.split(",")[0]
+    return f'><span class="{precision}">{text}</span>' if precision in plots.LOOKS else f">{text}"
+
+
+def _numbers(cells):
+    return all(isinstance(cell, Cell) for cell in cells)
 
 
 def _html_strip(strip):
@@ -199,9 +210,10 @@ def _markdown(block, images):
                 yield f"**{_plain(title)}.** {_plain(finding)} {_plain(how)}".rstrip()
                 if name in images:
                     yield f"![{_plain(title)}: {_plain(finding)}]({images[name]})"
-        case Table(title, header, rows, note):
-            lines = [header, ["---:" if all(isinstance(row[i], Cell) for row in rows) else "---" for i in range(len(header))]]
-            lines += [[_plain(cell_text(cell)).replace("|", "\\|") for cell in row] for row in rows]
+        case Table(title, rows, note):
+            columns = block.columns()
+            lines = [[name for name, _ in columns], ["---:" if _numbers(cells) else "---" for _, cells in columns]]
+            lines += [[_plain(cell_text(cell)).replace("|", "\\|") for cell in row.values()] for row in rows]
             yield f"**{_plain(title)}**"
             yield "\n".join(f"| {' | '.join(line)} |" for line in lines)
             if note:

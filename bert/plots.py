@@ -1,7 +1,7 @@
 """The report's pictures, by matplotlib: arrays in, a Figure out, which becomes an SVG for the page or a PNG.
 
-In an SVG every colour is a variable of the page's style sheet, so that one picture serves light and dark, and text is text in
-the page's font. A precision has one colour and one marker everywhere. Knows no file, no task and no statistics.
+In an SVG every colour is a variable of the page's style sheet, so that one picture serves light and dark, and text is text
+in the page's font. A precision has one colour and one marker everywhere. Knows no file, no task and no statistics.
 """
 
 import io
@@ -17,15 +17,14 @@ LOOKS = {"float32": ("#0b66a8", "o"), "float16": ("#b34a00", "^"), "bfloat16": (
 _VARIABLES = {INK: "ink", MUTED: "muted", RULE: "rule", PAGE: "page", **{LOOKS[name][0]: name for name in LOOKS}}
 _DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))  # of groups that differ in more than their precision
 _WIDTH = 4.4  # inches, of every picture: its text then has the size of the page's on a telephone too
-_STYLE = {
-    **{"font.size": 10.5, "font.family": "DejaVu Sans", "text.color": INK, "svg.fonttype": "none", "text.parse_math": False, "savefig.facecolor": "white"},
-    **{"axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False},
-    **{"axes.linewidth": 0.7, "axes.grid": True, "axes.axisbelow": True, "axes.facecolor": "none", "grid.color": RULE},
-    **{"grid.linewidth": 0.6, "xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK},
-    **{"xtick.major.width": 0.7, "ytick.major.width": 0.7, "xtick.major.size": 3, "ytick.major.size": 0},
-    **{"lines.linewidth": 1.5, "lines.markersize": 4.5, "legend.frameon": False, "legend.fontsize": 10.5},
-    **{"legend.handlelength": 1.4, "legend.columnspacing": 1.2, "legend.handletextpad": 0.5, "legend.borderpad": 0},
-}
+_STYLE = {"font.size": 10.5, "font.family": "DejaVu Sans", "text.color": INK, "text.parse_math": False}
+_STYLE |= {"svg.fonttype": "none", "savefig.facecolor": "white", "axes.facecolor": "none"}
+_STYLE |= {"axes.edgecolor": MUTED, "axes.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False}
+_STYLE |= {"axes.linewidth": 0.7, "axes.grid": True, "axes.axisbelow": True, "grid.color": RULE, "grid.linewidth": 0.6}
+_STYLE |= {"xtick.color": MUTED, "ytick.color": MUTED, "xtick.labelcolor": INK, "ytick.labelcolor": INK}
+_STYLE |= {"xtick.major.width": 0.7, "ytick.major.width": 0.7, "xtick.major.size": 3, "ytick.major.size": 0}
+_STYLE |= {"lines.linewidth": 1.5, "lines.markersize": 4.5, "legend.frameon": False, "legend.fontsize": 10.5}
+_STYLE |= {"legend.handlelength": 1.4, "legend.columnspacing": 1.2, "legend.handletextpad": 0.5, "legend.borderpad": 0}
 
 
 class Series(NamedTuple):
@@ -138,7 +137,7 @@ def learning_rate(groups):
 
 
 def gradient_norm(groups, *, clip):
-    """Norm of the unscaled gradient: means over slices of the run, from the least to the largest shaded, and the clip (0: none).
+    """Norm of the unscaled gradient: means over slices of a run, shaded from least to largest, and the clip (0: none).
 
     `groups`: (Series, steps, norms) of each group's median seed; what overflowed is NaN.
     """
@@ -172,7 +171,9 @@ def loss_scale(groups):
                 steps, scales, overflowed = np.asarray(steps), np.asarray(scales, float), np.asarray(overflowed, bool)
                 changes = np.flatnonzero(np.diff(scales)) + 1
                 kept = np.unique([0, *changes, len(scales) - 1])
-                axes.step(steps[kept], scales[kept], where="post", **series.line, lw=1.1, alpha=0.8 if len(runs) < 3 else 0.5)
+                axes.step(
+                    steps[kept], scales[kept], where="post", **series.line, lw=1.1, alpha=0.8 if len(runs) < 3 else 0.5
+                )
                 marked = np.flatnonzero(overflowed)[:300]
                 axes.plot(steps[marked], scales[marked], "x", color=series.color, ms=5.5, mew=1.4)
         axes.set_yscale("log", base=2)
@@ -193,7 +194,9 @@ def confusion(counts, labels, series):
             box = (column - 0.48, row - 0.47)
             axes.add_patch(_rectangle(box, 0.96, 0.94, facecolor=series.color, alpha=0.04 + 0.46 * share[row, column], lw=0))
             if len(labels) <= 6:
-                axes.text(column, row, f"{share[row, column]:.0%}", ha="center", va="bottom", fontsize=11.5, fontweight="bold")
+                axes.text(
+                    column, row, f"{share[row, column]:.0%}", ha="center", va="bottom", fontsize=11.5, fontweight="bold"
+                )
                 axes.text(column, row + 0.07, f"{counts[row, column]}", ha="center", va="top", fontsize=9.5)
         short = [label if len(label) <= 14 else label[:13] + "…" for label in labels]
         axes.set_xticks(range(len(labels)), short)
@@ -217,7 +220,7 @@ def predicted_scores(labels, predictions, series, points=500):
         return figure
 
 
-def reliability(groups, classes):
+def reliability(groups, *, classes):
     """Accuracy of the rows by their confidence. `groups`: (Series, confidence, accuracy, counts), a value per bin."""
     with _style() as style:
         figure, axes = style(height=3.2)
@@ -228,7 +231,13 @@ def reliability(groups, classes):
             axes.plot(np.asarray(confidence)[seen], np.asarray(accuracy)[seen], **series.line, alpha=0.6)
             sizes = 8 + 70 * np.asarray(counts)[seen] / np.sum(counts)
             axes.scatter(
-                np.asarray(confidence)[seen], np.asarray(accuracy)[seen], s=sizes, marker=series.marker, color=series.color, lw=0, zorder=3
+                np.asarray(confidence)[seen],
+                np.asarray(accuracy)[seen],
+                s=sizes,
+                marker=series.marker,
+                color=series.color,
+                lw=0,
+                zorder=3,
             )
         middle = low + 0.55 * (1 - low)
         axes.annotate("as sure as right", (middle, middle), (6, -4), textcoords="offset points", va="top", color=MUTED)

@@ -74,7 +74,9 @@ class Browser:
 @contextmanager
 def browser():
     """A Browser, with its driver, while the context lasts."""
-    with subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as driver:
+    with subprocess.Popen(
+        ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as driver:
         try:
             line = next(line for line in driver.stdout if "started successfully on port" in line)
             window = Browser(f"http://localhost:{line.rsplit(' ', 1)[1].strip().rstrip('.')}")

@@ -15,8 +15,8 @@ class _Example:
         self.text_a, self.text_b = f"text {number} <b>", None
 
 
-def write_run(folder, task_name, *, dtype="float32", seed=0, rows=60, updates=80, epochs=3, skill=1.0, flags=(), finished=True):
-    """Write one run into `folder`; `skill` is how far logits lean to the label (0: not at all). Returns results.json's content."""
+def write_run(folder, task_name, *, dtype="float32", seed=0, rows=60, updates=80, skill=1.0, flags=(), finished=True):
+    """Write one run into `folder`; `skill` is how far logits lean to the label (0: not at all)."""
     task = TASKS[task_name]
     random = np.random.default_rng([seed, *map(ord, dtype + task_name)])
     words = ["--task_name", task_name, "--bert_model", "minilm_6_384_12", "--dtype", dtype, "--seed", str(seed), *flags]
@@ -32,14 +32,14 @@ def write_run(folder, task_name, *, dtype="float32", seed=0, rows=60, updates=80
         "precision": {"dtype": dtype, "reason": "made up"},
         "model": {"source": "minilm_6_384_12 (made up)", "sha256": "5" * 64, "architecture": {}},
         "data_sha256": {name: f"{number:064x}" for number, name in enumerate(["train", *splits])},
-        "lengths": {name: lengths for name in ("train", *splits)},
+        "lengths": dict.fromkeys(("train", *splits), lengths),
         "plan": {"rows": rows, "total_updates": updates},
         "versions": {"finetune_classifier": "0.1.0", "numpy": np.__version__},
     }
     (folder / "config.json").write_text(json.dumps(record))
     if not finished:
-        return None
-    evaluations = []
+        return
+    evaluations, epochs = [], 3
     for epoch in range(1, epochs + 1):
         scores = {}
         for number, name in enumerate(splits):
@@ -53,16 +53,13 @@ def write_run(folder, task_name, *, dtype="float32", seed=0, rows=60, updates=80
         evaluations.append({"epoch": epoch, "step": updates * epoch // epochs, "primary": primary, "scores": scores})
     skipped = _write_log(folder / "log.jsonl", random, updates, evaluations, scaled=dtype == "float16")
     best = max(evaluations, key=lambda evaluation: evaluation["primary"])
-    results = {
-        **{"task": task.name, "engine": "pytorch", "device": "cpu, 1 threads", "dtype": dtype, "seed": seed},
-        **{"primary_metric": task.metrics[0], "best_epoch": best["epoch"], "epochs": epochs, "stopped_early": False},
-        **{"scores": {"best": best["scores"], "last": evaluations[-1]["scores"]}, "updates": updates, "skipped_updates": skipped},
-        **{"final_loss_scale": 2.0 ** (16 - skipped) if dtype == "float16" else 1.0, "train_seconds": 60.0 + seed},
-        **{"eval_seconds": 3.0, "examples_per_second": 100.0, "tokens_per_second": 5000.0 + seed},
-        **{"peak_memory_mib": 1500, "wall_seconds": 70.0},
-    }
+    results = {"task": task.name, "engine": "pytorch", "device": "cpu, 1 threads", "dtype": dtype, "seed": seed}
+    results |= {"primary_metric": task.metrics[0], "best_epoch": best["epoch"], "epochs": epochs, "stopped_early": False}
+    results |= {"scores": {"best": best["scores"], "last": evaluations[-1]["scores"]}}
+    results |= {"updates": updates, "skipped_updates": skipped, "train_seconds": 60.0 + seed, "eval_seconds": 3.0}
+    results |= {"final_loss_scale": 2.0 ** (16 - skipped) if dtype == "float16" else 1.0, "wall_seconds": 70.0}
+    results |= {"examples_per_second": 100.0, "tokens_per_second": 5000.0 + seed, "peak_memory_mib": 1500}
     (folder / "results.json").write_text(json.dumps(results))
-    return results
 
 
 def _outputs(task, fixed, random, rows, skill):

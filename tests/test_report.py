@@ -16,7 +16,8 @@ from scipy import stats
 import finetune_classifier
 from bert import InputError, page, plots
 from bert.config import parse
-from bert.report import DEV_ROWS, document, gather, group_runs, table_lines, write_report
+from bert.report import DEV_ROWS, document, table_lines, write_report
+from bert.runs import gather, group_runs
 from bert.tasks import TASKS
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -89,7 +90,10 @@ def test_a_models_config_is_no_run(tmp_path):
 def test_an_unfinished_run_says_its_last_words(runs, blocks):
     (run,) = [run for run in runs if run.results is None]
     assert run.last_words == "train: 67% 6/8"
-    assert [text(cell) for cell in tables(blocks)["Runs that are not finished"].rows[0]] == [str(run.folder), "train: 67% 6/8"]
+    assert [text(cell) for cell in tables(blocks)["Runs that are not finished"].rows[0].values()] == [
+        str(run.folder),
+        "train: 67% 6/8",
+    ]
 
 
 def test_a_run_that_failed_before_its_first_file_is_named(tmp_path):
@@ -98,7 +102,11 @@ def test_a_run_that_failed_before_its_first_file_is_named(tmp_path):
     failed = {"RTE-float32-seed1": "no memory", "RTE-float32-seed2": "no | data\n<b>", "RTE-float32-seed0": "earlier"}
     (tmp_path / "suite.json").write_text(json.dumps({"runs": [], "failed": failed}))
     runs = gather([tmp_path])
-    assert [(run.folder.name[-1], run.last_words) for run in runs] == [("0", ""), ("1", "no memory"), ("2", "no | data\n<b>")]
+    assert [(run.folder.name[-1], run.last_words) for run in runs] == [
+        ("0", ""),
+        ("1", "no memory"),
+        ("2", "no | data\n<b>"),
+    ]
     assert "1 of 3 runs finished" in document(runs)[2][0].texts[0]
     write_report(runs, tmp_path / "report")
     assert "no \\| data \\<b\\>" in (tmp_path / "report/report.md").read_text()
@@ -117,10 +125,18 @@ def test_a_folder_without_runs_is_refused(tmp_path, name):
     [
         ("config.json", lambda content: [], "found list, expected a JSON object"),
         ("config.json", lambda content: {}, "found null for task, expected a text"),
-        ("config.json", lambda c: c | {"config": c["config"] | {"seed": True}}, "found true for config.seed, expected an integer"),
+        (
+            "config.json",
+            lambda c: c | {"config": c["config"] | {"seed": True}},
+            "found true for config.seed, expected an integer",
+        ),
         ("config.json", lambda c: c | {"engine": "pytorch"}, "found null for engine.name, expected a text"),
         ("results.json", lambda c: c | {"scores": {"last": {"dev": 3}}}, "found 3 for scores.last.dev, expected an object"),
-        ("results.json", lambda c: c | {"scores": {"last": {"dev": {"f1": "x"}}}}, 'found "x" for scores.last.dev.f1, expected a number'),
+        (
+            "results.json",
+            lambda c: c | {"scores": {"last": {"dev": {"f1": "x"}}}},
+            'found "x" for scores.last.dev.f1, expected a number',
+        ),
         ("results.json", lambda c: c | {"train_seconds": None}, "found null for train_seconds, expected a number"),
     ],
 )
@@ -156,7 +172,9 @@ def test_seeds_are_a_group_and_settings_are_not(tmp_path):
         ("float32, lr 1e-5", [0, 1], 1),
         ("float16, lr 3e-5", [0, 1], 0),
     ]
-    assert [run.folder.name for run in groups[0].doubles] == ["again"] or [run.folder.name for run in groups[0].doubles] == ["a1"]
+    assert [run.folder.name for run in groups[0].doubles] == ["again"] or [run.folder.name for run in groups[0].doubles] == [
+        "a1"
+    ]
     assert groups[2].family == groups[0].family  # a loss scale is part of a precision
 
 
@@ -170,7 +188,7 @@ def test_other_data_and_other_weights_are_other_groups(tmp_path):
         path.write_text(json.dumps(record))
     labels = [group.label for group in group_runs(gather([tmp_path]))["RTE"]]
     assert len(labels) == len(set(labels)) == 3
-    assert all(part in " ".join(labels) for part in ("weights ffffffff", "weights 55555555", "data ffffffff"))
+    assert all(part in " ".join(labels) for part in ("weights ffffffff", "weights 55555555", "data ffffff-"))
 
 
 def test_runs_that_start_from_their_seeds_mnli_run_are_a_group(tmp_path):
@@ -189,12 +207,11 @@ def test_scores_are_those_of_the_last_epoch(suite, blocks):
     scores = [json.loads((suite / f"MRPC-float32-seed{seed}/results.json").read_text())["scores"] for seed in range(3)]
     last = [100 * one["last"]["dev"]["f1"] for one in scores]
     best = [100 * one["best"]["dev"]["f1"] for one in scores]
-    table = tables(blocks)["Scores"]
-    rows = [dict(zip(table.header, row)) for row in table.rows]
+    rows = tables(blocks)["Scores"].rows
     (row,) = [row for row in rows if row["Task"] == "MRPC" and row["Metric"] == "f1" and row["Precision"] == "float32"]
     low, high = stats.t.interval(0.95, 2, loc=np.mean(last), scale=stats.sem(last))
     assert text(row["Mean ± sd"]) == f"{np.mean(last):.1f} ± {np.std(last, ddof=1):.1f}"
-    assert row["95% interval"] == f"{low:.1f} to {high:.1f}"
+    assert text(row["95% interval"]) == f"{low:.1f} to {high:.1f}"
     assert [text(row[name]) for name in ("Runs", "Median", "Min", "Max", "Best epoch")] == [
         *("3", f"{np.median(last):.1f}", f"{min(last):.1f}", f"{max(last):.1f}", f"{np.mean(best):.1f}")
     ]
@@ -230,8 +247,9 @@ def test_scores_on_other_rows_are_not_compared_with_published_ones(blocks):
 
 
 def test_an_interval_and_a_calibration_error_for_the_median_seed(runs, blocks):
-    table = tables(blocks)["How sure the score of one seed is"]
-    rows = [dict(zip(table.header, map(text, row))) for row in table.rows]
+    rows = [
+        {name: text(cell) for name, cell in row.items()} for row in tables(blocks)["How sure the score of one seed is"].rows
+    ]
     (row,) = [row for row in rows if row["Task"] == "MRPC" and row["Precision"] == "float32"]
     scores = {run.seed: run.primary("last") for run in runs if run.task == "MRPC" and run.dtype == "float32"}
     assert float(row["Score"]) == pytest.approx(np.median(list(scores.values())), abs=0.05)
@@ -295,7 +313,9 @@ def test_the_page_is_whole_and_needs_no_network(written):
     assert {link.removeprefix("#") for link in found.links if link.startswith("#")} <= set(found.ids)
     assert all(link.startswith(("#", "data:")) for link in found.links)
     assert not re.search(r"https?://(?!www\.w3\.org/(2000/svg|1999/xlink)\")", html)
-    assert not re.search(r"#[0-9a-f]{6}", html[html.index("</style>") :].replace("0" * 60, "")), "a colour outside the style sheet"
+    assert not re.search(r"#[0-9a-f]{6}", html[html.index("</style>") :].replace("0" * 60, "")), (
+        "a colour outside the style sheet"
+    )
     assert all(attributes["scope"] in ("col", "row") for tag, attributes in found.tags if tag == "th")
     pictures = [attributes for tag, attributes in found.tags if tag == "svg"]
     assert len(pictures) > 25 and all(len(attributes["aria-label"]) >= 3 for attributes in pictures)
@@ -372,8 +392,8 @@ def test_without_matplotlib_the_findings_stay(suite, tmp_path, monkeypatch):
 
 def test_one_seed_needs_no_spread(suite):
     found = tables(document(gather([suite / "WNLI-float32-seed0"]))[2])
-    assert found["Scores"].header == ["Task", "Metric", "Precision", "Score", "Runs", "Best epoch"]
-    assert found["Every run"].rows[0][3] == page.Cell("0", 0)
+    assert list(found["Scores"].rows[0]) == ["Task", "Metric", "Precision", "Score", "Runs", "Best epoch"]
+    assert found["1 run"].rows[0]["Seed"] == page.Cell("0", 0)
 
 
 def test_a_run_that_only_predicted_is_reported(tmp_path):
@@ -388,13 +408,15 @@ def test_a_run_that_only_predicted_is_reported(tmp_path):
     (folder / "predictions/dev.last.tsv").rename(folder / "predictions/dev.saved.tsv")
     runs = gather([tmp_path])
     score = 100 * results["scores"]["last"]["dev"]["accuracy"]
-    assert text(tables(document(runs)[2])["Scores"].rows[0][3]) == f"{score:.1f}"
+    assert text(tables(document(runs)[2])["Scores"].rows[0]["Score"]) == f"{score:.1f}"
     write_report(runs, tmp_path / "report")
     assert (tmp_path / "report/report/rte-dev-confusion.png").is_file()
 
 
 def test_the_command_writes_it(suite, tmp_path, capsys):
-    assert finetune_classifier.main(["--report", str(suite / "WNLI-float32-seed0"), "--output_dir", str(tmp_path / "out")]) == 0
+    assert (
+        finetune_classifier.main(["--report", str(suite / "WNLI-float32-seed0"), "--output_dir", str(tmp_path / "out")]) == 0
+    )
     said = capsys.readouterr().out
     assert "WNLI" in said and f"wrote {tmp_path / 'out/report.html'}" in said
     assert finetune_classifier.main(["--report", str(tmp_path / "nothing"), "--output_dir", str(tmp_path)]) == 2

@@ -1,21 +1,24 @@
-"""The report's page in a browser: nothing is broken, hidden, too wide or too faint, and tables sort by mouse and keyboard."""
+"""The report's page in a browser: nothing is broken, hidden, too wide or too faint; tables sort by mouse and keyboard."""
 
 import browser
 import pytest
 from run_folders import write_run
 
-from bert.report import gather, write_report
+from bert.report import write_report
+from bert.runs import gather
 
 pytestmark = pytest.mark.skipif(not browser.installed(), reason="needs chromium and chromedriver")
 
-#: Of every element with text of its own: contrast (WCAG 2.2, relative luminance) of its colour, or a drawing's fill, with the
-#: nearest painted background; [ratio, text] of those below `arguments[0]`.
+#: [ratio, text] of every element with text of its own whose contrast with what is painted behind it is below `arguments[0]`
+#: (WCAG 2.2, relative luminance).
 FAINT = """
 const parse = color => color.match(/[\\d.]+/g).map(Number);
-const luminance = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-  .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-const behind = element => { for (let e = element; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
-  if (c.length < 4 || c[3] > 0) return c; } };
+const linear = value => value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4;
+const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+const behind = element => {
+  const color = parse(getComputedStyle(element).backgroundColor);
+  return color.length < 4 || color[3] > 0 ? color : behind(element.parentElement);
+};
 const own = element => [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
 document.querySelectorAll("details").forEach(details => { details.open = true; });
 return [...document.querySelectorAll("body *:not(script)")].filter(own).map(element => {
