@@ -201,8 +201,7 @@ def _markdown(block, images):
             yield "\n".join(f"- {_plain(text)}" for text in texts)
         case Code(text):
             yield f"```sh\n{text.replace('```', '` ` `')}\n```"
-        case Details(summary, blocks):
-            yield f"**{_plain(summary)}**"
+        case Details(_, blocks):
             for inner in blocks:
                 yield from _markdown(inner, images)
         case Gallery(shown):

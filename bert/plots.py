@@ -240,7 +240,7 @@ def reliability(groups, *, classes):
                 zorder=3,
             )
         middle = low + 0.55 * (1 - low)
-        axes.annotate("as sure as right", (middle, middle), (6, -4), textcoords="offset points", va="top", color=MUTED)
+        axes.annotate("as sure as right", (middle, middle), (-6, 4), textcoords="offset points", ha="right", color=MUTED)
         _legend(axes, [series for series, *_ in groups])
         axes.set(xlabel="confidence (probability of the predicted class)", ylabel="share that is right", ylim=(-0.02, 1.03))
         return figure

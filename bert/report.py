@@ -9,6 +9,7 @@ import functools
 import re
 import shlex
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -89,11 +90,12 @@ def write_report(runs, output_dir):
     with writing(output):
         (output / "report" if drawn else output).mkdir(parents=True, exist_ok=True)
     for picture in drawn:
-        figure = picture.draw()
-        svgs[picture.name] = plots.to_svg(figure, picture.name, f"{picture.title}: {picture.finding}")
         images[picture.name] = f"report/{picture.name}.png"
         written.append(output / images[picture.name])
-        with writing(written[-1]):
+        with warnings.catch_warnings(), writing(written[-1]):
+            warnings.simplefilter("ignore", UserWarning)  # a label's characters that the PNG's font lacks
+            figure = picture.draw()
+            svgs[picture.name] = plots.to_svg(figure, picture.name, f"{picture.title}: {picture.finding}")
             plots.save_png(figure, written[-1])
     for path, form, drawings in zip(written, (to_html, to_markdown), (svgs, images)):
         with whole_file(path) as file:
@@ -212,9 +214,10 @@ def _summary(runs, tasks, parities):
     """What a reader should know first."""
     groups = _all_groups(tasks)
     finished = [run for run in runs if run.results]
-    seeds = _seed_list({run.seed for run in finished})
-    named = f"{', '.join(tasks)} in {_listed(_unique(group.dtype for group in groups))}, seeds {seeds}"
-    items = [f"{len(finished)} of {_count(len(runs), 'run')} finished: {named}."]
+    items = [f"{len(finished)} of {_count(len(runs), 'run')} finished: {', '.join(tasks)} in "]
+    items[0] += (
+        f"{_listed(_unique(group.dtype for group in groups))}, seeds {_seed_list({run.seed for run in runs if run.record})}."
+    )
     failed = {f"{group.task} {group.label}": seeds for group in groups if (seeds := _degenerate(group))}
     if failed:
         words = "; ".join(f"{name} seed{'s' * (len(seeds) > 1)} {_seed_list(seeds)}" for name, seeds in failed.items())
@@ -227,7 +230,8 @@ def _summary(runs, tasks, parities):
             outcomes.setdefault(group.dtype, {}).setdefault(parity.outcome, {})[group.task] = None
     for dtype, found in outcomes.items():
         words = "; ".join(f"{outcome} on {_listed(where)}" for outcome, where in found.items())
-        items.append(f"{dtype} against float32: {words}.")
+        pairs = _range([parity.n for group, _, parity, _ in parities if group.dtype == dtype]).text
+        items.append(f"{dtype} against float32 ({pairs} pairs of runs a task): {words}.")
     scaled = [run.results for run in finished if run.dtype == "float16" and run.trained]
     if scaled:
         skipped, updates = (sum(results[name] for results in scaled) for name in ("skipped_updates", "updates"))
@@ -301,6 +305,7 @@ def _verdicts(tasks):
         rows, usual = sum(len(one.labels) for one in group.runs[0].outputs.values()), DEV_ROWS.get(group.task)
         if rows != usual:
             why = f"these dev data have {rows:,} rows, GLUE's have {usual:,}" if usual else "none are known for this task"
+            why = why if rows else "the runs' folders hold no dev predictions"
             found.append((group, None, f"{group.label}: not compared with published figures, {why}."))
             continue
         scores = [{measure: group.values(kind, measure) for measure in group.measures} for kind in ("last", "best")]
@@ -443,19 +448,19 @@ def _score_pictures(groups):
     curves = [(series, kept) for series, kept in curves if kept]
     if max((len(epochs) for _, kept in curves for epochs, _ in kept), default=0) > 1:
         first, last = ([np.mean([scores[end] for _, scores in kept]) for _, kept in curves] for end in (0, -1))
-        words = "; ".join(f"{curves[i][0].label} from {first[i]:.1f} to {last[i]:.1f}" for i in range(len(curves)))
+        words = "; ".join(f"from {first[i]:.1f} to {last[i]:.1f} in {curves[i][0].label}" for i in range(len(curves)))
         how = "Thick: mean over seeds; thin: each seed." if many else ""
         yield _picture("epochs", f"Dev {metric} by epoch", words, how, plots.dev_scores, curves, metric=metric)
 
 
 def _training_pictures(groups):
-    logged = [(g, [run.log[0] for run in [g.median, *g.runs] if len(run.log[0]["step"])]) for g in groups]
+    logged = [(g, [run.log[0] for run in [g.median, *g.runs] if np.isfinite(run.log[0]["grad_norm"]).any()]) for g in groups]
     logged = [(g, [logs[0], *(log for log in logs[1:] if log is not logs[0])]) for g, logs in logged if logs]
     if not logged:
         return
     curves = [(_series(group), [(log["step"], log["loss"]) for log in logs]) for group, logs in logged]
     smooth = [(series.label, plots.thin(*kept[0], 60)[1]) for series, kept in curves]
-    words = "; ".join(f"{label} from {loss[0]:.2f} to {loss[-1]:.2f}" for label, loss in smooth)
+    words = "; ".join(f"from {loss[0]:.2f} to {loss[-1]:.2f} in {label}" for label, loss in smooth)
     how = "Thick: the median seed, in means over sixtieths of its updates; thin: the other seeds; faint: single updates."
     yield _picture("loss", "Training loss", words, how, plots.training_loss, curves)
 

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -411,6 +412,42 @@ def test_a_run_that_only_predicted_is_reported(tmp_path):
     assert text(tables(document(runs)[2])["Scores"].rows[0]["Score"]) == f"{score:.1f}"
     write_report(runs, tmp_path / "report")
     assert (tmp_path / "report/report/rte-dev-confusion.png").is_file()
+
+
+def test_odd_runs_are_reported(tmp_path, recwarn):
+    write_run(tmp_path / "a", "RTE", updates=1, rows=1)
+    write_run(tmp_path / "b", "STS-B", updates=3, rows=3, skill=0)
+    write_run(tmp_path / "c", "CoLA")
+    shutil.rmtree(tmp_path / "c/predictions")
+    write_run(tmp_path / "d", "SST-2", updates=4)
+    log = (tmp_path / "d/log.jsonl").read_text()
+    (tmp_path / "d/log.jsonl").write_text(re.sub(r'"(loss|grad_norm)": [-\d.]+', r'"\1": null', log))  # nothing was finite
+    write_run(tmp_path / "e", "QNLI", finished=False)
+    runs = gather([tmp_path])
+    assert len(table_lines(runs)) == 1 + 5 + 1
+    write_report(runs, tmp_path / "out")
+    assert "the runs' folders hold no dev predictions" in (tmp_path / "out/report.html").read_text().replace("&#x27;", "'")
+    write_report(gather([tmp_path / "e"]), tmp_path / "none")
+    assert "0 of 1 run finished: QNLI in float32, seeds 0." in (tmp_path / "none/report.md").read_text()
+    assert not recwarn.list
+
+
+def test_figures_of_the_same_checkpoint_are_judged(tmp_path):
+    for dtype in ("float32", "bfloat16"):
+        for seed in range(3):
+            flags = ["--bert_model", "bert-base-uncased"]
+            write_run(tmp_path / dtype / str(seed), "MRPC", dtype=dtype, seed=seed, rows=DEV_ROWS["MRPC"], flags=flags)
+    runs = gather([tmp_path])
+    found = list(page.flat(document(runs)[2]))
+    rows = tables(found)["Published figures of the same checkpoint"].rows
+    mean = np.mean([run.scores("last")["f1"] for run in runs if run.dtype == "float32"])
+    assert {text(row["Here"]) for row in rows if (row["Metric"], row["Precision"]) == ("f1", "float32")} >= {f"{mean:.1f}"}
+    assert len(rows) > 8 and {row["Task"] for row in rows} == {"MRPC"}
+    said = [line for block in found if isinstance(block, page.Items) for line in block.texts]
+    assert sum(line.startswith("float32, accuracy: ") for line in said) == sum(
+        (row["Metric"], row["Precision"]) == ("accuracy", "float32") for row in rows
+    )
+    assert any(line.startswith("accuracy, bfloat16 against float32: ") for line in said)
 
 
 def test_the_command_writes_it(suite, tmp_path, capsys):
