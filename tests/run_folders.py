@@ -46,9 +46,9 @@ def write_run(folder, task_name, *, dtype="float32", seed=0, rows=60, updates=80
             labels, logits = _outputs(task, np.random.default_rng(number), random, rows, skill * epoch / epochs)
             scores[name] = compute_metrics(task.metrics, logits, labels, regression=task.regression)[0]
             scores[name]["loss"] = mean_loss(logits, labels, regression=task.regression)
-            for kind in ("last", "best"):
+            for kind in ("last", "best") if epoch == epochs else ():
                 write_dev_predictions(folder / "predictions", task, name, kind, logits, labels)
-            write_mistakes(folder / "predictions", task, name, logits, labels, [_Example(i) for i in range(rows)])
+                write_mistakes(folder / "predictions", task, name, logits, labels, [_Example(i) for i in range(rows)])
         primary = float(np.mean([values[task.metrics[0]] for values in scores.values()]))
         evaluations.append({"epoch": epoch, "step": updates * epoch // epochs, "primary": primary, "scores": scores})
     skipped = _write_log(folder / "log.jsonl", random, updates, evaluations, scaled=dtype == "float16")
