@@ -215,7 +215,8 @@ def run_several(suite):
 
 
 def make_report(config):
-    from bert.report import gather, table_lines, write_report  # statistics and pictures: only where they are wanted
+    from bert.report import table_lines, write_report  # statistics and pictures: only where they are wanted
+    from bert.runs import gather
 
     runs = gather(config.folders)
     for line in [*table_lines(runs), *(f"wrote {path}" for path in write_report(runs, config.output_dir))]:
@@ -223,7 +224,7 @@ def make_report(config):
 
 
 def make_zip(config):
-    from bert.report import gather
+    from bert.runs import gather
 
     files, lines = choose_submissions([run.folder for run in gather(config.folders)])
     for line in [*lines, *write_zip(Path(config.output_dir) / "submission.zip", files)]:

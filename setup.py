@@ -56,7 +56,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=["bert", "bert.engines"],
-    package_data={"bert": ["published.json"], "bert.engines": ["kernels.cpp"]},
+    package_data={"bert": ["published.json", "report.html"], "bert.engines": ["kernels.cpp"]},
     py_modules=["finetune_classifier"],
     ext_modules=[] if sys.platform == "win32" else KERNELS,
     entry_points={"console_scripts": ["finetune-classifier=finetune_classifier:main"]},
