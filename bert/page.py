@@ -125,7 +125,7 @@ def _html(block, svgs):
         case Items(texts):
             return "<ul>" + "".join(f"<li>{_escape(text)}</li>" for text in texts) + "</ul>"
         case Code(text):
-            return f'<pre tabindex="0"><code>{_escape(text)}</code></pre>'
+            return f"<pre><code>{_escape(text)}</code></pre>"
         case Details(summary, blocks):
             inner = "\n".join(_html(inner, svgs) for inner in blocks)
             return f"<details><summary>{_escape(summary)}</summary>\n{inner}\n</details>"

@@ -141,6 +141,8 @@ def gradient_norm(groups, *, clip):
 
     `groups`: (Series, steps, norms) of each group's median seed; what overflowed is NaN.
     """
+    from matplotlib.ticker import LogLocator
+
     with _style() as style:
         figure, axes = style()
         for place, (series, steps, norms) in enumerate(groups):
@@ -153,7 +155,8 @@ def gradient_norm(groups, *, clip):
             where = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points", "ha": "right", "va": "top"}
             axes.annotate(f"clipped to {clip:g}", (1, clip), (0, -3), **where)
         axes.yaxis.set_major_formatter(_plain)
-        axes.yaxis.set_minor_formatter("")
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.yaxis.set_minor_formatter(_plain)
         _legend(axes, [series for series, *_ in groups])
         axes.set(xlabel="update", ylabel="gradient norm", xlim=(0, None))
         return figure

@@ -230,8 +230,9 @@ def _summary(runs, tasks, parities):
             outcomes.setdefault(group.dtype, {}).setdefault(parity.outcome, {})[group.task] = None
     for dtype, found in outcomes.items():
         words = "; ".join(f"{outcome} on {_listed(where)}" for outcome, where in found.items())
-        pairs = _range([parity.n for group, _, parity, _ in parities if group.dtype == dtype]).text
-        items.append(f"{dtype} against float32 ({pairs} pairs of runs a task): {words}.")
+        pairs = [parity.n for group, _, parity, _ in parities if group.dtype == dtype]
+        early = ", so preliminary" if max(pairs) < 5 else ""
+        items.append(f"{dtype} against float32 ({_range(pairs).text} pairs of runs a task{early}): {words}.")
     scaled = [run.results for run in finished if run.dtype == "float16" and run.trained]
     if scaled:
         skipped, updates = (sum(results[name] for results in scaled) for name in ("skipped_updates", "updates"))
@@ -298,7 +299,7 @@ def _cost_table(tasks):
 
 def _verdicts(tasks):
     """(group, Verdict or None, sentence): what the published figures say of these runs."""
-    found = []
+    found, quoted = [], set()
     for group in _all_groups(tasks):
         if not group.runs:
             continue
@@ -310,7 +311,11 @@ def _verdicts(tasks):
             continue
         scores = [{measure: group.values(kind, measure) for measure in group.measures} for kind in ("last", "best")]
         for one in verdict.verdicts(group.task, verdict.canonical(group.first.settings), *scores):
-            found.append((group, one, f"{group.label}, {one.text}."))
+            if (
+                one.same_checkpoint or (group.task, group.family) not in quoted
+            ):  # others are no verdict: one precision will do
+                found.append((group, one, f"{group.label}, {one.text}."))
+        quoted.add((group.task, group.family))
     return found
 
 
@@ -442,8 +447,9 @@ def _score_pictures(groups):
         rows.append((_series(group), values, mean, interval))
         words.append(f"{group.label} {mean:.1f}" + (" ({:.1f} to {:.1f})".format(*interval) if interval else ""))
     many = max(len(values) for _, values in scored) > 1
-    how = "A mark per seed; below, their mean and its 95% interval." if many else "One seed each."
-    yield _picture("seeds", f"Dev {metric}", f"{'mean: ' * many}{'; '.join(words)}", how, plots.seeds, rows, metric=metric)
+    how = "A mark per seed; below, their mean and its 95% interval." if many else ""
+    finding = f"{'mean' if many else 'one seed'}: {'; '.join(words)}"
+    yield _picture("seeds", f"Dev {metric}", finding, how, plots.seeds, rows, metric=metric)
     curves = [(_series(g), [tuple(zip(*run.log[1])) for run in g.runs if run.log[1]]) for g, _ in scored]
     curves = [(series, kept) for series, kept in curves if kept]
     if max((len(epochs) for _, kept in curves for epochs, _ in kept), default=0) > 1:
