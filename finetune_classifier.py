@@ -208,7 +208,8 @@ def run_several(suite):
     else:
         RunLog(tensorboard=suite.runs[0].tensorboard)  # a missing package is refused once, not by every run
         failed = run_suite(suite, __file__, log)
-        make_report(ReportConfig((suite.output_dir,), suite.output_dir))
+        if len(failed) < len(suite.runs):
+            make_report(ReportConfig((suite.output_dir,), suite.output_dir))
         if failed:
             named = "; ".join(f"{name}: {error}" for name, error in failed[:5])
             raise RunError(f"{len(failed)} runs failed: {named}; --resume --retry_failed tries them again")

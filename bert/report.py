@@ -57,7 +57,7 @@ _NONE = Cell("–", None)
 
 def table_lines(runs):
     """The console's table at the end of a suite: a line per task, group of runs and metric."""
-    rows = [["task", "runs of", "metric", "n", "mean", "sd", "min", "max", "best epoch", "unfinished", "degenerate"]]
+    rows = [["task", "precision", "metric", "n", "mean", "sd", "min", "max", "best epoch", "unfinished", "degenerate"]]
     for group in _all_groups(group_runs(runs)):
         for measure in group.measures or ["-"]:
             numbers = [None] * 5
@@ -73,7 +73,7 @@ def table_lines(runs):
 
 
 def write_report(runs, output_dir):
-    """Write report.html, report.md with its pictures in report/, and results.csv into `output_dir`; returns their paths.
+    """Write report.html, report.md with its pictures in report/, and results.csv into `output_dir`; returns the three paths.
 
     `runs` are bert.runs.gather's. Without matplotlib all but the pictures is there, and says so. RunError where the disk
     refuses.
@@ -91,12 +91,12 @@ def write_report(runs, output_dir):
         (output / "report" if drawn else output).mkdir(parents=True, exist_ok=True)
     for picture in drawn:
         images[picture.name] = f"report/{picture.name}.png"
-        written.append(output / images[picture.name])
-        with warnings.catch_warnings(), writing(written[-1]):
+        path = output / images[picture.name]
+        with warnings.catch_warnings(), writing(path):
             warnings.simplefilter("ignore", UserWarning)  # a label's characters that the PNG's font lacks
             figure = picture.draw()
             svgs[picture.name] = plots.to_svg(figure, picture.name, f"{picture.title}: {picture.finding}")
-            plots.save_png(figure, written[-1])
+            plots.save_png(figure, path)
     for path, form, drawings in zip(written, (to_html, to_markdown), (svgs, images)):
         with whole_file(path) as file:
             file.write(form(title, subtitle, blocks, drawings))
