@@ -211,8 +211,10 @@ def run_several(suite):
         if len(failed) < len(suite.runs):
             make_report(ReportConfig((suite.output_dir,), suite.output_dir))
         if failed:
-            named = "; ".join(f"{name}: {error}" for name, error in failed[:5])
-            raise RunError(f"{len(failed)} runs failed: {named}; --resume --retry_failed tries them again")
+            named = "; ".join(f"{name}: {error}" for name, error in failed[:5]) + "; ..." * (len(failed) > 5)
+            raise RunError(
+                f"{len(failed)} of {len(suite.runs)} runs failed: {named}; --resume --retry_failed tries them again"
+            )
 
 
 def make_report(config):
@@ -227,7 +229,11 @@ def make_report(config):
 def make_zip(config):
     from bert.runs import gather
 
-    files, lines = choose_submissions([run.folder for run in gather(config.folders)])
+    files, lines = choose_submissions([run.folder for run in gather(config.folders) if run.results])
+    if not files:
+        raise InputError(
+            f"--leaderboard {' '.join(config.folders)}: found no finished run of a GLUE task with test predictions"
+        )
     for line in [*lines, *write_zip(Path(config.output_dir) / "submission.zip", files)]:
         RunLog().say(line)
 

@@ -31,6 +31,8 @@ _COUNTS = {  # flag -> its smallest value
     "gpu": 0,
     "save_steps": 0,
 }
+#: Flags whose values are, or may be, paths of what a run reads; --data_dir names a folder of such.
+PATHS = ("bert_model", "pretrained_bert_parameters", "model_parameters", "train_file", "dev_file", "test_file")
 _SMALLEST_SCALE = 2.0**-24  # below float16's smallest number a scale leaves nothing to divide
 
 
@@ -109,6 +111,7 @@ class SuiteConfig:
     overwrite: bool
     resume: bool
     retry_failed: bool
+    from_mnli: bool
     jobs: int
     max_minutes: Optional[float]
     print_commands: bool
@@ -291,7 +294,7 @@ def build_parser(description=None):
     )
     add("--early_stop", type=int, help="stop after this many epochs without a better dev score")
     seeds = group.add_mutually_exclusive_group()
-    seeds.add_argument("--seed", type=int, default=2, help="default: %(default)s")
+    seeds.add_argument("--seed", type=int, help="default: 2")  # None: so that --seeds beside any --seed is noticed
     seeds.add_argument("--seeds", nargs="+", type=_seeds, metavar="SEED", help="several, as 0 1 2 or 0-4: a suite")
 
     group = parser.add_argument_group("evaluation and output")
@@ -333,6 +336,7 @@ def build_parser(description=None):
         help="MNLI first; RTE, MRPC and STS-B start from its best model of the same precision and seed",
     )
     add("--print_commands", action="store_true", help="print the runs, one command per line, and start none")
+    add = group.add_mutually_exclusive_group().add_argument
     add("--report", nargs="+", metavar="FOLDER", help="write a report on the runs in these folders to --output_dir")
     add(
         "--leaderboard",
@@ -364,21 +368,23 @@ def parse(argv, description=None):
     """What a command line asks for: a FinetuneConfig or another config; InputError lists every problem at once."""
     parser = build_parser(description)
     given = parser.parse_args(argv)
-    if given.report:
-        return ReportConfig(tuple(given.report), given.output_dir)
-    if given.leaderboard:
-        return LeaderboardConfig(tuple(given.leaderboard), given.output_dir)
-    if given.compare:
-        return CompareConfig(tuple(given.compare))
+    for flag, config in (("report", ReportConfig), ("leaderboard", LeaderboardConfig), ("compare", CompareConfig)):
+        named = getattr(given, flag)
+        if named:
+            if given.task_name or given.train_file:
+                raise InputError(
+                    f"--{flag} is about runs that are done: --task_name and --train_file have no place beside it"
+                )
+            return config(tuple(named)) if config is CompareConfig else config(tuple(named), given.output_dir)
 
     tasks = _task_names(given.task_name)
-    dtypes = _as_list(given.dtype)
-    seeds = [seed for part in given.seeds for seed in part] if given.seeds else [given.seed]
+    dtypes = list(dict.fromkeys(_as_list(given.dtype)))
+    seeds = list(dict.fromkeys(seed for part in given.seeds or [[2 if given.seed is None else given.seed]] for seed in part))
     is_suite = len(tasks) * len(dtypes) * len(seeds) > 1 or bool(given.seeds) or given.print_commands
     problems = []
     if not is_suite:
-        for flag in ("retry_failed", "from_mnli"):
-            if getattr(given, flag):
+        for flag, default in (("retry_failed", False), ("from_mnli", False), ("jobs", 1)):
+            if getattr(given, flag) != default:
                 problems.append(f"--{flag} is for a suite: several --task_name, --dtype or --seeds")
     elif given.only_inference:
         problems.append("--only_inference is for one run")
@@ -386,6 +392,9 @@ def parse(argv, description=None):
         problems.append("--from_mnli needs MNLI among --task_name")
     if not 1 <= given.jobs <= 1024:
         problems.append(f"--jobs is {given.jobs}, expected 1 to 1024")
+    for flag in ("overwrite", "dry_run"):
+        if given.print_commands and getattr(given, flag):
+            problems.append(f"--print_commands and --{flag} exclude each other")
 
     names = [field.name for field in fields(FinetuneConfig)]
     values = {}  # by task: a recipe's defaults depend on it
@@ -394,7 +403,7 @@ def parse(argv, description=None):
             parser.set_defaults(**recipe_values(given.recipe, task))
         values[task] = vars(parser.parse_args(argv))
     runs = []
-    for seed, dtype, task in product(dict.fromkeys(seeds), dict.fromkeys(dtypes), values):  # whole rounds: a part is fair
+    for seed, dtype, task in product(seeds, dtypes, values):  # whole rounds: a part is fair
         run = {**values[task], "task_name": task, "dtype": dtype, "seed": seed}
         runs.append(FinetuneConfig(**{name: run[name] for name in names}))
     problems += dict.fromkeys(problem for run in runs for problem in _problems(run))
@@ -402,8 +411,8 @@ def parse(argv, description=None):
         raise InputError("; ".join(problems))
     if not is_suite:
         return runs[0]
-    suite = {field.name: getattr(given, field.name) for field in fields(SuiteConfig) if field.name != "runs"}
-    return SuiteConfig(tuple(_in_suite(run, given.output_dir, given.from_mnli) for run in runs), **suite)
+    suite = SuiteConfig((), **{field.name: getattr(given, field.name) for field in fields(SuiteConfig)[1:]})
+    return replace(suite, runs=tuple(_in_suite(run, suite) for run in runs))
 
 
 def _as_list(value):
@@ -418,13 +427,20 @@ def _task_names(given):
     return list(dict.fromkeys(names))
 
 
-def _in_suite(run, folder, from_mnli):
+def _in_suite(run, suite):
     """The run as part of a suite: it has a folder of its own, and an order to go on with what is there."""
-    path = os.path.join(folder, run_name(run))
-    model = run.bert_model
-    if from_mnli and run.task_name in FROM_MNLI:
-        model = os.path.join(folder, run_name(replace(run, task_name="MNLI")), "model")
-    return replace(run, output_dir=path, bert_model=model, resume=True, overwrite=False, max_minutes=None)
+    source = mnli_run(run, suite)
+    if source is not None:
+        only = dict.fromkeys(("bert_dataset", "pretrained_bert_parameters", "model_parameters"))
+        run = replace(run, bert_model=os.path.join(suite.output_dir, source, "model"), **only)
+    minutes = run.max_minutes if suite.print_commands else None  # else they are the suite's
+    path = os.path.join(suite.output_dir, run_name(run))
+    return replace(run, output_dir=path, resume=True, overwrite=False, max_minutes=minutes)
+
+
+def mnli_run(run, suite):
+    """Name of the MNLI run whose model a run of the suite starts from; None for one that starts from --bert_model."""
+    return run_name(replace(run, task_name="MNLI")) if suite.from_mnli and run.task_name in FROM_MNLI else None
 
 
 def run_name(run):
@@ -441,7 +457,8 @@ def command_line(config):
     words = []
     for name, value in values.items():
         if value is not None and value != parser.get_default(name):
-            words += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+            flag, text = f"--{name}", str(value)
+            words += [flag] if value is True else [f"{flag}={text}"] if text.startswith("-") else [flag, text]
     return words
 
 

@@ -1,5 +1,6 @@
 """Fetch a GLUE task from the Hugging Face hub and write it in the official TSV layout. Used only on --download."""
 
+import os
 from pathlib import Path
 
 from bert import InputError
@@ -89,7 +90,7 @@ def write_tsv(path, task_name, split: Split, rows):
             f"--download: {task_name} on the hub has columns {', '.join(rows[0])}, expected {', '.join(wanted)}"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".partial")
+    aside = path.with_name(f"{path.name}.{os.getpid()}.partial")  # several runs may be at it
     with open(aside, "w", encoding="utf-8", newline="\n") as file:
         if split.width is None:
             file.write("\t".join(header) + "\n")

@@ -33,6 +33,10 @@ MAY_CHANGE = {
 }
 
 
+class FolderInUse(InputError):
+    """Another process has the folder."""
+
+
 def check_folder(path, *, overwrite, resume, flags, sources):
     """Refuse, by InputError, to write into `path` where something would be lost; changes nothing.
 
@@ -78,7 +82,8 @@ def _earlier_run(folder, names):
         raise InputError(f"--resume: {folder} holds no run, but {others[0]}; name another folder")
     if is_finished(folder) or any(folder.glob("checkpoints/step-*")):
         raise InputError(
-            f"--resume: {folder} has lost its config.json, which says what it was begun with; --overwrite begins anew"
+            f"--resume: {folder} has lost its config.json, which says what it was begun with; "
+            "remove it, or begin anew with --overwrite"
         )
     return None
 
@@ -198,7 +203,7 @@ def _lock(folder, path):
         except BlockingIOError:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
-            raise InputError(f"--output_dir {path}: in use by another run, process {holder}") from None
+            raise FolderInUse(f"--output_dir {path}: in use by another run, process {holder}") from None
         except FileNotFoundError:
             pass  # its holder has just removed it, and with it the meaning of our lock
         except OSError:

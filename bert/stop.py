@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from bert import Stopped
 
+_ECHO = 1.0  # seconds
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -19,7 +20,7 @@ class StopRequest:
     def __init__(self, max_minutes=None):
         self._max_minutes = max_minutes
         self._deadline = None if max_minutes is None else time.monotonic() + 60 * max_minutes
-        self._signal = None
+        self._signal, self._asked = None, 0.0
 
     def check(self):
         """Raises Stopped where the run was asked to stop. Called only where it can."""
@@ -40,8 +41,11 @@ class StopRequest:
 
     def _note(self, number, frame):
         if self._signal is not None:
+            # A scheduler may signal every process of a job, and a suite passes on what it got: that is one request.
+            if number == signal.SIGTERM and time.monotonic() < self._asked + _ECHO:
+                return
             raise KeyboardInterrupt
-        self._signal = number
+        self._signal, self._asked = number, time.monotonic()
         try:  # not print: the signal may have come while something was being printed
             os.write(2, f"\n{_NAMES[number]}: stopping after this update; once more stops at once\n".encode())
         except OSError:

@@ -6,6 +6,7 @@ Most of it runs a stand-in for the script, which knows the command line and the 
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from bert import InputError
+from bert import InputError, Stopped
 from bert.config import FinetuneConfig, ReportConfig, SuiteConfig, command_line, parse, run_name
 from bert.engines import installed
+from bert.folder import locked_folder
 from bert.logs import RunLog
 from bert.recipes import RECIPES
 from bert.suite import run_suite
@@ -88,6 +90,12 @@ def test_from_mnli_comes_first_and_three_tasks_start_from_it():
         ("--retry_failed", "for a suite"),
         ("--seeds 0-1 --only_inference --model_parameters m", "for one run"),
         ("--seeds 0-1 --recipe nobody", "nobody"),
+        ("--seeds 0-1 --seed 2", "not allowed with"),  # the default's value
+        ("--jobs 2", "for a suite"),
+        ("--print_commands --overwrite", "exclude each other"),
+        ("--print_commands --dry_run", "exclude each other"),
+        ("--report a", "have no place"),
+        ("--report a --leaderboard b", "not allowed with"),
         ("--dtype float32 float64", "float64"),
         ("--seeds 0 --lr 0", "--lr is 0"),
     ],
@@ -159,7 +167,7 @@ def test_print_commands_prints_the_runs_and_starts_none(run_cli, tmp_path):
 # --- making them, with a stand-in for the script ---------------------------------------------------------------------
 
 STAND_IN = """
-import json, os, signal, sys, time
+import hashlib, json, os, signal, sys, time
 from dataclasses import asdict
 from pathlib import Path
 from bert.config import parse, run_name
@@ -178,15 +186,26 @@ def stop(number, frame):
     note("stopped")
     sys.exit(3)
 
-signal.signal(signal.SIGTERM, stop)
+time.sleep(float(os.environ.get("STAND_IN_STARTS", "0")))
+signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STAND_IN_DEAF") else stop)
 note("begin")
-record = {"config": asdict(config), "engine": {"name": "none"}, "plan": {"total_updates": 10}, "versions": {}}
+if name in os.environ.get("STAND_IN_STOPS", "").split():
+    stop(None, None)
+record = {"config": asdict(config), "engine": {"name": "pytorch"}, "plan": {"total_updates": 10}, "versions": {}}
+record["data_sha256"] = {}
+for split in ("train", "dev"):
+    path = Path(config.data_dir, config.task_name or "", f"{split}.tsv")
+    if path.exists():
+        record["data_sha256"][split] = hashlib.sha256(path.read_bytes()).hexdigest()
 (folder / "config.json").write_text(json.dumps(record))
 (folder / "log.jsonl").write_text(json.dumps({"step": 5}) + "\\n")
 time.sleep(float(os.environ.get("STAND_IN_SECONDS", "0")))
 if name in os.environ.get("STAND_IN_FAILS", "").split():
     print("error: it went wrong", file=sys.stderr)
     sys.exit(1)
+if name in os.environ.get("STAND_IN_REFUSES", "").split():
+    print("error: no such model", file=sys.stderr)
+    sys.exit(2)
 if name in os.environ.get("STAND_IN_CRASHES", "").split():
     os.kill(os.getpid(), signal.SIGKILL)
 scores = {"dev": {"accuracy": 0.5, "loss": 1.0}}
@@ -218,70 +237,140 @@ def begun(script):
     return [name for name, what in events(script) if what == "begin"]
 
 
-def make(script, words):
-    return run_suite(parse([*words.split(), *make.flags]), str(script), RunLog())
+@pytest.fixture
+def make(stand_in, flags):
+    """Run a suite of the stand-in: make("--task_name ...", more flags) -> [(name, error)] of the runs that failed."""
+    return lambda words, *more: run_suite(parse([*words.split(), *flags, *more]), str(stand_in), RunLog())
 
 
-@pytest.fixture(autouse=True)
-def _flags(flags):
-    make.flags = flags
-
-
-def test_runs_are_made_once_and_their_outcome_is_told(stand_in, flags, capsys, tmp_path):
-    assert make(stand_in, "--task_name MRPC RTE --seeds 0 1") == []
+def test_runs_are_made_once_and_their_outcome_is_told(make, stand_in, flags, capsys, tmp_path):
+    assert make("--task_name MRPC RTE --seeds 0 1") == []
     told = capsys.readouterr().out
     assert begun(stand_in) == ["MRPC-float32-seed0", "RTE-float32-seed0", "MRPC-float32-seed1", "RTE-float32-seed1"]
-    assert "MRPC-float32-seed1: accuracy 50.0" in told and "[4 of 4 runs" in told
+    assert "MRPC-float32-seed1: accuracy 50.0" in told and "[4 of 4 runs finished]" in told
     with pytest.raises(InputError, match="not empty"):
-        make(stand_in, "--task_name MRPC RTE --seeds 0 1")
-    assert make(stand_in, "--task_name MRPC RTE --seeds 0-2 --resume") == []  # more seeds: only those are new
+        make("--task_name MRPC RTE --seeds 0 1")
+    assert make("--task_name MRPC RTE --seeds 0-2 --resume") == []  # more seeds: only those are new
     assert begun(stand_in)[4:] == ["MRPC-float32-seed2", "RTE-float32-seed2"]
-    assert make(stand_in, "--task_name RTE --seeds 1 --overwrite") == []
+    assert make("--task_name RTE --seeds 1 --overwrite") == []
     assert begun(stand_in)[6:] == ["RTE-float32-seed1"]
     assert not (tmp_path / "out" / ".lock").exists()
 
 
-def test_a_run_that_would_not_go_on_as_it_began_is_refused_before_any_starts(stand_in):
-    make(stand_in, "--task_name MRPC --seeds 0")
+def test_a_run_that_would_not_go_on_as_it_began_is_refused_before_any_starts(make, stand_in):
+    make("--task_name MRPC --seeds 0")
     with pytest.raises(InputError, match=r"MRPC-float32-seed0: .*--lr was 3e-05, is 0.001"):
-        make(stand_in, "--task_name RTE MRPC --seeds 0 --resume --lr 1e-3")
+        make("--task_name RTE MRPC --seeds 0 --resume --lr 1e-3")
     assert begun(stand_in) == ["MRPC-float32-seed0"]
 
 
-def test_failed_runs_are_named_and_tried_again_on_demand_only(stand_in, monkeypatch, capsys):
+def test_failed_runs_are_named_and_tried_again_on_demand_only(make, stand_in, monkeypatch, capsys):
     monkeypatch.setenv("STAND_IN_FAILS", "RTE-float32-seed0")
     monkeypatch.setenv("STAND_IN_CRASHES", "MRPC-float32-seed0")
-    failed = dict(make(stand_in, "--task_name MRPC RTE WNLI --seeds 0"))
+    failed = dict(make("--task_name MRPC RTE WNLI --seeds 0"))
     assert failed.keys() == {"RTE-float32-seed0", "MRPC-float32-seed0"}  # and WNLI was made all the same
     assert failed["RTE-float32-seed0"].startswith("it went wrong (exit code 1; see ")
     assert failed["MRPC-float32-seed0"].startswith("no message (signal 9; see ")
     assert "2 failed" in capsys.readouterr().out
     monkeypatch.setenv("STAND_IN_FAILS", "")
     monkeypatch.setenv("STAND_IN_CRASHES", "")
-    assert dict(make(stand_in, "--task_name MRPC RTE WNLI --seeds 0 --resume")) == failed
+    assert dict(make("--task_name MRPC RTE WNLI --seeds 0 --resume")) == failed
     assert len(begun(stand_in)) == 3
-    assert make(stand_in, "--task_name MRPC RTE WNLI --seeds 0 --resume --retry_failed") == []
+    assert make("--task_name MRPC RTE WNLI --seeds 0 --resume --retry_failed") == []
     assert sorted(begun(stand_in)[3:]) == ["MRPC-float32-seed0", "RTE-float32-seed0"]
 
 
-def test_what_starts_from_mnli_waits_for_it(stand_in, monkeypatch):
+def test_a_retry_is_not_blamed_for_what_the_run_said_before(make, monkeypatch):
+    monkeypatch.setenv("STAND_IN_FAILS", "MRPC-float32-seed0")
+    make("--task_name MRPC --seeds 0")
+    monkeypatch.setenv("STAND_IN_FAILS", "")
+    monkeypatch.setenv("STAND_IN_CRASHES", "MRPC-float32-seed0")
+    ((_, error),) = make("--task_name MRPC --seeds 0 --resume --retry_failed")
+    assert error.startswith("no message (signal 9; see ")
+
+
+def test_wrong_input_is_no_reason_not_to_try_again(make, stand_in, monkeypatch):
+    monkeypatch.setenv("STAND_IN_REFUSES", "MRPC-float32-seed0")
+    ((_, error),) = make("--task_name MRPC --seeds 0")
+    assert error.startswith("no such model (exit code 2")
+    monkeypatch.setenv("STAND_IN_REFUSES", "")
+    assert make("--task_name MRPC --seeds 0 --resume") == []
+
+
+def test_a_suite_remembers_the_failures_of_runs_that_are_not_asked_for_now(make, stand_in, monkeypatch):
+    monkeypatch.setenv("STAND_IN_FAILS", "RTE-float32-seed0")
+    make("--task_name MRPC RTE --seeds 0")
+    make("--task_name MRPC --seeds 0 --resume")
+    assert len(make("--task_name MRPC RTE --seeds 0 --resume")) == 1 and len(begun(stand_in)) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"failed": 5}', '{"failed": ["MRPC-float32-seed0"]}'])
+def test_a_damaged_record_is_named(content, make, tmp_path):
+    make("--task_name MRPC --seeds 0")
+    (tmp_path / "out" / "suite.json").write_text(content)
+    with pytest.raises(InputError, match="suite.json"):
+        make("--task_name MRPC --seeds 0 --resume")
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("change", ["model", "data", "engine", "from_mnli"])
+def test_runs_that_began_with_something_else_are_not_taken_for_the_suites(change, finished, make, tmp_path, glue_writer):
+    make("--task_name RTE MNLI --seeds 0")
+    if not finished:
+        (tmp_path / "out" / "RTE-float32-seed0" / "results.json").unlink()
+    more = {"model": ["--bert_model", "another"], "engine": ["--engine", "mxnet"], "from_mnli": ["--from_mnli"]}.get(change)
+    if change == "data":
+        glue_writer.task(tmp_path / "glue", "RTE", train=20)
+        glue_writer.task(tmp_path / "glue", "MNLI")
+        more = ["--data_dir", str(tmp_path / "glue")]
+    with pytest.raises(InputError, match="begun with something else: .* was .*, is "):
+        make("--task_name RTE MNLI --seeds 0 --resume", *more)
+
+
+def test_the_same_data_under_another_name_are_the_same(make, stand_in, tmp_path, glue_folder):
+    make("--task_name RTE --seeds 0")
+    shutil.copytree(glue_folder, tmp_path / "copy")
+    assert make("--task_name RTE --seeds 0 --resume", "--data_dir", str(tmp_path / "copy")) == []
+    assert begun(stand_in) == ["RTE-float32-seed0"]
+
+
+def test_overwrite_removes_nothing_before_all_is_checked(make, stand_in, tmp_path):
+    make("--task_name MRPC RTE --seeds 0")
+    model = tmp_path / "out" / "RTE-float32-seed0" / "model"
+    model.mkdir()
+    with pytest.raises(InputError, match="no files for"):
+        make("--task_name MRPC RTE --seeds 0 --overwrite", "--data_dir", str(tmp_path))
+    with pytest.raises(InputError, match="which this run reads"):
+        make("--task_name MRPC RTE --seeds 0 --overwrite", "--bert_model", str(model))
+    with locked_folder(tmp_path / "out" / "RTE-float32-seed0"), pytest.raises(InputError, match="in use"):
+        make("--task_name MRPC RTE --seeds 0 --overwrite")
+    assert len(list((tmp_path / "out").glob("*/results.json"))) == 2
+    assert make("--task_name MRPC RTE --seeds 0 --overwrite --lr 1e-3") == [] and len(begun(stand_in)) == 4
+
+
+def test_what_starts_from_mnli_takes_no_other_weights():
+    suite = parsed("--task_name MNLI RTE --seeds 0 --from_mnli --model_parameters a/model --output_dir out")
+    assert [run.model_parameters for run in suite.runs] == ["a/model", None]
+
+
+def test_what_starts_from_mnli_waits_for_it(make, stand_in, monkeypatch):
     monkeypatch.setenv("STAND_IN_SECONDS", "0.3")
-    make(stand_in, "--task_name RTE CoLA MNLI --seeds 0 --from_mnli --jobs 3")
+    make("--task_name RTE CoLA MNLI --seeds 0 --from_mnli --jobs 3")
     order = events(stand_in)
     assert order.index(["RTE-float32-seed0", "begin"]) > order.index(["MNLI-float32-seed0", "end"])
     assert order.index(["CoLA-float32-seed0", "begin"]) < order.index(["MNLI-float32-seed0", "end"])
 
 
-def test_what_starts_from_a_run_that_failed_fails_with_it(stand_in, monkeypatch):
+def test_what_starts_from_a_run_that_failed_fails_with_it(make, stand_in, monkeypatch):
     monkeypatch.setenv("STAND_IN_FAILS", "MNLI-float32-seed0")
-    failed = dict(make(stand_in, "--task_name RTE MNLI --seeds 0 --from_mnli"))
+    failed = dict(make("--task_name RTE MNLI --seeds 0 --from_mnli"))
     assert "MNLI-float32-seed0" in failed["RTE-float32-seed0"] and begun(stand_in) == ["MNLI-float32-seed0"]
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_jobs_is_how_many_run_at_a_time(jobs, stand_in, monkeypatch):
+def test_jobs_is_how_many_run_at_a_time(make, jobs, stand_in, monkeypatch):
     monkeypatch.setenv("STAND_IN_SECONDS", "0.5")
-    make(stand_in, f"--task_name CoLA MRPC RTE WNLI --seeds 0 --jobs {jobs}")
+    make(f"--task_name CoLA MRPC RTE WNLI --seeds 0 --jobs {jobs}")
     running = most = 0
     for _, what in events(stand_in):
         running += {"begin": 1, "end": -1}[what]
@@ -304,7 +393,6 @@ import sys
 sys.path.insert(0, {root!r})
 from bert import Stopped
 from bert.config import parse
-from bert.engines import installed
 from bert.logs import RunLog
 from bert.suite import run_suite
 try:
@@ -327,7 +415,7 @@ def wait_for(condition, seconds=20):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_runs_save_and_the_suite_goes_on_later(number, stand_in, flags, monkeypatch):
+def test_a_signal_lets_the_runs_save_and_the_suite_goes_on_later(make, number, stand_in, flags, monkeypatch):
     monkeypatch.setenv("STAND_IN_SECONDS", "30")
     process = start(stand_in, "--task_name MRPC RTE WNLI --seeds 0 --jobs 2", flags)
     wait_for(lambda: len(begun(stand_in)) == 2)
@@ -335,29 +423,83 @@ def test_a_signal_lets_the_runs_save_and_the_suite_goes_on_later(number, stand_i
     assert process.wait(20) == 3
     assert sorted(what for _, what in events(stand_in)) == ["begin", "begin", "stopped", "stopped"]
     monkeypatch.setenv("STAND_IN_SECONDS", "0")
-    assert make(stand_in, "--task_name MRPC RTE WNLI --seeds 0 --resume") == []
+    assert make("--task_name MRPC RTE WNLI --seeds 0 --resume") == []
     assert sum(what == "end" for _, what in events(stand_in)) == 3
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere runs outlive a suite that is killed")
-def test_a_suite_that_is_killed_leaves_nothing_running_and_goes_on(stand_in, flags, monkeypatch):
+def test_a_suite_that_is_killed_leaves_nothing_running_and_goes_on(make, stand_in, flags, monkeypatch):
     monkeypatch.setenv("STAND_IN_SECONDS", "30")
     process = start(stand_in, "--task_name MRPC RTE --seeds 0", flags)
     wait_for(lambda: len(begun(stand_in)) == 1)
     process.kill()
     process.wait()
     monkeypatch.setenv("STAND_IN_SECONDS", "0")
-    assert make(stand_in, "--task_name MRPC RTE --seeds 0 --resume") == []  # at once: it waits for the lock by itself
+    assert make("--task_name MRPC RTE --seeds 0 --resume") == []  # at once: it waits for the lock by itself
     assert [what for _, what in events(stand_in)] == ["begin", "stopped", "begin", "end", "begin", "end"]
 
 
-def test_two_suites_on_one_folder_are_one_too_many(stand_in, flags, monkeypatch):
+def test_a_second_signal_ends_the_runs_at_once_and_none_has_failed(make, stand_in, flags, monkeypatch):
+    monkeypatch.setenv("STAND_IN_SECONDS", "30")
+    monkeypatch.setenv("STAND_IN_DEAF", "1")
+    process = start(stand_in, "--task_name MRPC RTE --seeds 0 --jobs 2", flags)
+    wait_for(lambda: len(begun(stand_in)) == 2)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    assert process.wait(20) != 0
+    monkeypatch.setenv("STAND_IN_SECONDS", "0")
+    assert make("--task_name MRPC RTE --seeds 0 --resume") == []
+    assert sum(what == "end" for _, what in events(stand_in)) == 2
+
+
+def test_a_run_that_had_not_begun_to_listen_has_not_failed(make, stand_in, flags, monkeypatch):
+    monkeypatch.setenv("STAND_IN_STARTS", "30")
+    process = start(stand_in, "--task_name MRPC --seeds 0", flags)
+    wait_for(lambda: Path(flags[-1], "MRPC-float32-seed0.txt").exists())
+    time.sleep(0.3)
+    process.terminate()
+    assert process.wait(20) == 3
+    monkeypatch.setenv("STAND_IN_STARTS", "0")
+    assert make("--task_name MRPC --seeds 0 --resume") == []
+
+
+def test_a_run_that_somebody_else_stops_is_continued_with_what_starts_from_it(make, stand_in, monkeypatch):
+    monkeypatch.setenv("STAND_IN_STOPS", "MNLI-float32-seed0")
+    with pytest.raises(Stopped, match="MNLI-float32-seed0, RTE-float32-seed0 by somebody else"):
+        make("--task_name MNLI RTE --seeds 0 --from_mnli")
+    monkeypatch.setenv("STAND_IN_STOPS", "")
+    assert make("--task_name MNLI RTE --seeds 0 --from_mnli --resume") == []
+    assert sum(what == "end" for _, what in events(stand_in)) == 2
+
+
+def test_one_sigterm_to_all_processes_is_one_request(stand_in, flags, tmp_path):
+    """As a scheduler sends it: the run hears of it twice, from there and from the suite."""
+    code = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(ROOT)!r})
+from bert import Stopped
+from bert.stop import StopRequest
+stop = StopRequest()
+with stop.listening():
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.3)
+    try:
+        stop.check()
+    except Stopped:
+        sys.exit(3)
+"""
+    assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL).returncode == 3
+
+
+def test_two_suites_on_one_folder_are_one_too_many(make, stand_in, flags, monkeypatch):
     monkeypatch.setattr("bert.suite._PATIENCE", 0.5)
     monkeypatch.setenv("STAND_IN_SECONDS", "30")
     process = start(stand_in, "--task_name MRPC --seeds 0", flags)
     wait_for(lambda: begun(stand_in))
     with pytest.raises(InputError, match=f"in use by another run, process {process.pid}"):
-        make(stand_in, "--task_name MRPC --seeds 0 --resume")
+        make("--task_name MRPC --seeds 0 --resume")
     process.terminate()
     assert process.wait(20) == 3
 
@@ -368,8 +510,8 @@ def test_a_budget_of_minutes_is_the_suites(stand_in, flags, monkeypatch):
     assert [what for _, what in events(stand_in)] == ["begin", "stopped"]
 
 
-def test_a_dry_run_tells_what_is_done_and_writes_nothing(stand_in, run_cli, flags, tmp_path):
-    make(stand_in, "--task_name MRPC --seeds 0")
+def test_a_dry_run_tells_what_is_done_and_writes_nothing(make, stand_in, run_cli, flags, tmp_path):
+    make("--task_name MRPC --seeds 0")
     before = sorted(os.listdir(tmp_path / "out"))
     result = run_cli("--task_name", "MRPC", "--seeds", "0-1", "--resume", "--dry_run", *flags)
     assert result.code == 0
