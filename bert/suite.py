@@ -286,7 +286,8 @@ def _start(run, script, lock, jobs):
     """Begin, or go on with, a run; what it prints goes to a file beside its folder."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = str(max(1, cores // jobs))  # by --jobs, not by the runs left: the number of threads decides last digits
-    environment = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads, **os.environ} if jobs > 1 else None
+    shares = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads} if jobs > 1 else {}
+    environment = {"TQDM_MININTERVAL": "30", **shares, **os.environ}  # bars fill a file at ten lines a second
     run.done = run.done_before = _progress(run)
     with writing(run.console), open(run.console, "ab") as console:
         run.printed = console.tell()

@@ -112,7 +112,7 @@ def train(
                 recorder.add(result.updates, epoch + 1, losses, rate, update, tokens)
                 bar.update()
                 if result.updates % config.log_interval == 0:
-                    bar.set_postfix_str(recorder.flush())
+                    bar.set_postfix_str(recorder.flush(), refresh=False)
                 result.train_seconds += seconds()
                 if config.save_steps and result.updates % config.save_steps == 0:
                     save()
