@@ -324,8 +324,9 @@ def build_parser(description=None):
 
     group = parser.add_argument_group(
         "suites and reports",
-        "Several tasks, precisions or seeds: each combination is a run in a folder of its own below --output_dir, and at "
-        "the end there is a report on all. Interrupted, it goes on with --resume; finished runs are skipped.",
+        "Several tasks, precisions or seeds: each combination is a run in a folder of its own\n"
+        "below --output_dir, and at the end there is a report on all. Interrupted, it goes on\n"
+        "with --resume; finished runs are skipped.",
     )
     add = group.add_argument
     add("--jobs", type=int, default=1, help="runs at a time, the CPU's threads shared out among them (default: 1)")
