@@ -294,7 +294,9 @@ def build_parser(description=None):
     )
     add("--early_stop", type=int, help="stop after this many epochs without a better dev score")
     seeds = group.add_mutually_exclusive_group()
-    seeds.add_argument("--seed", type=int, help="default: 2")  # None: so that --seeds beside any --seed is noticed
+    seeds.add_argument(
+        "--seed", type=int, help="of the head, the batches and dropout (default: 2)"
+    )  # None: so that --seeds beside any --seed is noticed
     seeds.add_argument("--seeds", nargs="+", type=_seeds, metavar="SEED", help="several, as 0 1 2 or 0-4: a suite")
 
     group = parser.add_argument_group("evaluation and output")
@@ -306,13 +308,13 @@ def build_parser(description=None):
         default=64,
         help="rows per batch (default: %(default)s)",
     )
-    add("--output_dir", default="./output_dir", help="the run's folder (default: %(default)s)")
+    add("--output_dir", default="./output_dir", help="the run's folder, a suite's or a report's (default: %(default)s)")
     add("--overwrite", "--overwrite_output_dir", action="store_true", help="use --output_dir though it holds another run")
     add(
         "--resume", action="store_true", help="continue the run in --output_dir exactly, or begin it where there is none yet"
     )
     add("--save_steps", type=int, default=0, help="updates between checkpoints; 0: only epochs end in one (default: 0)")
-    add("--max_minutes", type=float, help="stop after about this time, with a checkpoint and exit code 3")
+    add("--max_minutes", type=float, help="stop after about this time, a suite's as a whole, with exit code 3")
     add(
         "--tensorboard",
         action="store_true",
@@ -338,12 +340,17 @@ def build_parser(description=None):
     )
     add("--print_commands", action="store_true", help="print the runs, one command per line, and start none")
     add = group.add_mutually_exclusive_group().add_argument
-    add("--report", nargs="+", metavar="FOLDER", help="write a report on the runs in these folders to --output_dir")
+    add(
+        "--report",
+        nargs="+",
+        metavar="FOLDER",
+        help="write report.html, report.md, results.csv to --output_dir: of the runs in these folders",
+    )
     add(
         "--leaderboard",
         nargs="+",
         metavar="FOLDER",
-        help="write --output_dir/submission.zip, checked: of the runs in these folders the best on dev for each task",
+        help="write submission.zip, checked, to --output_dir: of these folders' runs the best on dev for each task",
     )
     add(
         "--compare",

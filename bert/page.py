@@ -15,7 +15,6 @@ from bert import plots
 
 
 class Heading(NamedTuple):
-    level: int
     text: str
 
     @property
@@ -86,7 +85,7 @@ class Details(NamedTuple):
 
 def to_html(title, subtitle, blocks, svgs):
     """The page. `svgs`: name of a picture -> its <svg> element; a picture without one is told in words."""
-    links = [f'<a href="#{block.anchor}">{_escape(block.text)}</a>' for block in _headings(blocks) if block.level == 2]
+    links = [f'<a href="#{block.anchor}">{_escape(block.text)}</a>' for block in flat(blocks) if isinstance(block, Heading)]
     template = Template(files("bert").joinpath("report.html").read_text(encoding="utf-8"))
     body = "\n".join(_html(block, svgs) for block in blocks)
     return template.substitute(title=_escape(title), subtitle=_escape(subtitle), contents=" ".join(links), body=body)
@@ -108,18 +107,14 @@ def flat(blocks):
         yield from flat(block.blocks) if isinstance(block, Details) else (block,)
 
 
-def _headings(blocks):
-    return [block for block in flat(blocks) if isinstance(block, Heading)]
-
-
 def _escape(text):
     return html.escape(str(text), quote=True)
 
 
 def _html(block, svgs):
     match block:
-        case Heading(level, text):
-            return f'<h{level} id="{block.anchor}">{_escape(text)}</h{level}>'
+        case Heading(text):
+            return f'<h2 id="{block.anchor}">{_escape(text)}</h2>'
         case Text(text):
             return f"<p>{_escape(text)}</p>"
         case Items(texts):
@@ -193,14 +188,15 @@ def cell_text(cell):
 def _markdown(block, images):
     """Paragraphs of Markdown."""
     match block:
-        case Heading(level, text):
-            yield f"{'#' * level} {_plain(text)}"
+        case Heading(text):
+            yield f"## {_plain(text)}"
         case Text(text):
             yield _plain(text)
         case Items(texts):
             yield "\n".join(f"- {_plain(text)}" for text in texts)
         case Code(text):
-            yield f"```sh\n{text.replace('```', '` ` `')}\n```"
+            fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+            yield f"{fence}sh\n{text}\n{fence}"
         case Details(_, blocks):
             for inner in blocks:
                 yield from _markdown(inner, images)
@@ -221,4 +217,4 @@ def _markdown(block, images):
 
 def _plain(text):
     """Text that Markdown shows as it is."""
-    return re.sub(r"([\\`*_\[\]<>#$])", r"\\\1", str(text)).replace("\n", " ")
+    return re.sub(r"([\\`*_\[\]<>#$&~])", r"\\\1", str(text)).replace("\n", " ")

@@ -8,7 +8,6 @@ import csv
 import functools
 import re
 import shlex
-import time
 import warnings
 from pathlib import Path
 
@@ -113,25 +112,28 @@ def document(runs):
     models = _listed(_unique(run.model for run in known if not run.from_mnli))
     title = f"{models} on {'GLUE' if tasks.keys() <= TASKS.keys() else 'own data'}"
     finished = [run for run in runs if run.results]
-    days = [time.strftime("%Y-%m-%d", time.gmtime((run.folder / "results.json").stat().st_mtime)) for run in finished]
-    when = f", finished {_listed(sorted({min(days), max(days)}))}" if days else ""
+    days = [run.day for run in finished]
+    when = f", finished {' to '.join(sorted({min(days), max(days)}))}" if days else ""
     engines = _listed(_unique(f"{run.record['engine']['name']} on {run.record['engine']['device']}" for run in known))
     subtitle = (
         f"{_count(len(tasks), 'task')}, {_count(len(finished), 'run')}{when}; {engines}; finetune_classifier {__version__}"
     )
-    blocks = [_summary(runs, tasks, parities), *_score_table(tasks), *_unfinished_table(runs), *_cost_table(tasks)]
+    blocks = [_summary(runs, tasks, parities)]
+    parts = {"Scores": _score_table(tasks), "Not finished": _unfinished_table(runs), "Cost": _cost_table(tasks)}
+    for heading, part in parts.items():
+        blocks += [Heading(heading), *part] if part else []
     if verdicts:
-        blocks += [Heading(2, "Against published figures"), *_verdict_table(verdicts)]
+        blocks += [Heading("Against published figures"), *_verdict_table(verdicts)]
     if parities:
-        blocks += [Heading(2, "Precision"), *_parity_table(parities)]
+        blocks += [Heading("Precision"), *_parity_table(parities)]
     certainty = _certainty_table(tasks)
     if certainty:
-        blocks += [Heading(2, "One seed, one dev split"), *certainty]
+        blocks += [Heading("One seed, one dev split"), *certainty]
     for task, groups in tasks.items():
         sentences = [text for group, _, text in verdicts if group.task == task]
         sentences += [text for group, _, _, text in parities if group.task == task]
         blocks += _task_section(task, [group for group in groups if group.runs], sentences)
-    return title, subtitle, [*blocks, Heading(2, "How it was made"), *_commands(tasks), *_provenance(tasks, known)]
+    return title, subtitle, [*blocks, Heading("How it was made"), *_commands(tasks), *_provenance(tasks, known)]
 
 
 # Numbers and words
@@ -214,25 +216,31 @@ def _summary(runs, tasks, parities):
     """What a reader should know first."""
     groups = _all_groups(tasks)
     finished = [run for run in runs if run.results]
-    items = [f"{len(finished)} of {_count(len(runs), 'run')} finished: {', '.join(tasks)} in "]
-    items[0] += (
-        f"{_listed(_unique(group.dtype for group in groups))}, seeds {_seed_list({run.seed for run in runs if run.record})}."
-    )
+    seeds, dtypes = {run.seed for run in runs if run.record}, _unique(group.dtype for group in groups)
+    items = [f"{len(finished)} of {_count(len(runs), 'run')} finished: {', '.join(tasks)} in {_listed(dtypes)}, "]
+    items[0] += f"seed{'s' * (len(seeds) > 1)} {_seed_list(seeds)}"
+    items[0] += "." if len(runs) >= len(tasks) * len(dtypes) * len(seeds) else " (not every combination)."
     failed = {f"{group.task} {group.label}": seeds for group in groups if (seeds := _degenerate(group))}
     if failed:
         words = "; ".join(f"{name} seed{'s' * (len(seeds) > 1)} {_seed_list(seeds)}" for name, seeds in failed.items())
-        items.append(f"Learned nothing ({_count(sum(map(len, failed.values())), 'run')}, counted in every mean): {words}.")
-    elif finished:
-        items.append("Every finished run is better than what needs no learning: the majority class, or a correlation of 0.")
+        items.append(
+            "No better than the majority class, or than a correlation of 0 "
+            f"({_count(sum(map(len, failed.values())), 'run')}, counted in every mean): {words}."
+        )
+    elif finished and all(run.outputs for run in finished):
+        items.append("Every finished run scores above the majority class, or above a correlation of 0.")
     outcomes = {}
     for group, measure, parity, _ in parities:
         if measure == group.measures[0]:
             outcomes.setdefault(group.dtype, {}).setdefault(parity.outcome, {})[group.task] = None
     for dtype, found in outcomes.items():
         words = "; ".join(f"{outcome} on {_listed(where)}" for outcome, where in found.items())
-        pairs = [parity.n for group, _, parity, _ in parities if group.dtype == dtype]
-        early = ", so preliminary" if max(pairs) < 5 else ""
-        items.append(f"{dtype} against float32 ({_range(pairs).text} pairs of runs a task{early}): {words}.")
+        pairs = {group.task: parity.n for group, _, parity, _ in parities if group.dtype == dtype}
+        few = [task for task, n in pairs.items() if n < 5]
+        early = (
+            f"; preliminary, with fewer than five{'' if len(few) == len(pairs) else f', on {_listed(few)}'}" if few else ""
+        )
+        items.append(f"{dtype} against float32 ({_range(list(pairs.values())).text} pairs of runs a task{early}): {words}.")
     scaled = [run.results for run in finished if run.dtype == "float16" and run.trained]
     if scaled:
         skipped, updates = (sum(results[name] for results in scaled) for name in ("skipped_updates", "updates"))
@@ -325,23 +333,23 @@ def _verdict_table(verdicts):
     for group, one, _ in verdicts:
         if one is not None and one.same_checkpoint:
             ours = list(group.values(one.published.epoch, one.published.metric).values())
-            row = {
-                "Task": group.task,
-                "Metric": one.published.metric,
-                "Precision": group.label,
-                "Here": _score(np.mean(ours)),
-            }
-            row |= {"Published": _score(one.published.value), "By": str(one.published).partition("(")[2].rstrip(")")}
+            row = {"Task": group.task, "Metric": one.published.metric, "Precision": group.label}
+            row |= {"Here": _score(np.mean(ours)), "Runs": Cell(str(len(ours)), len(ours))}
+            row |= {"Published": _score(one.published.value), "By": one.published.origin}
             rows.append(row | {"Outcome": one.comparison.outcome if one.comparison else "no verdict"})
+    if not rows:
+        return [
+            Text("None is known for this checkpoint on these dev data. What comes nearest is quoted in the tasks' sections.")
+        ]
     note = (
-        "Here: the mean over seeds, of the last epochs against a mean or a single run, of the best epochs against a best. "
+        "Here: the mean over seeds, of the last epochs against a mean or a single run, of the best epochs against a best. A "
     )
-    note += "The tasks' sections say it in words, with intervals and margins."
-    if rows:
-        return [Table("Published figures of the same checkpoint", rows, note)]
-    return [
-        Text("None is known for this checkpoint on these dev data. What comes nearest is quoted in the tasks' sections.")
-    ]
+    note += "checkpoint is the same by its name. The tasks' sections say it in words, with intervals and margins. "
+    return [Table("Published figures of the same checkpoint", rows, note + _by_chance(len(rows)))]
+
+
+def _by_chance(comparisons):
+    return f"{_count(comparisons, 'comparison')}: of twenty, one goes wrong by chance." if comparisons > 1 else ""
 
 
 def _parities(tasks):
@@ -370,7 +378,8 @@ def _parity_table(parities):
     note = (
         "Pairs share the seed, and with it initial head, batches and learning rates. Equal: two one-sided t tests put the "
     )
-    note += "difference inside the task's margin. Chance: how often so many pairs would show that, were there no difference."
+    note += "difference inside the task's margin. Chance: were there no difference, and the spread as it is here, how often "
+    note += f"so many pairs would show that. {_by_chance(len(rows))}"
     return [Table("Each precision against float32", rows, note)]
 
 
@@ -382,36 +391,27 @@ def _certainty_table(tasks):
             metric = next(iter(group.median.splits("last")[name]))
             score = statistics.row_score(metric, split.labels, split.predictions)
             low, high = statistics.bootstrap_interval(score, len(split.labels), seed=0)
-            found = _reliability(group, name)
+            found = _reliability((group.median,), name)
             row = {"Task": group.task, "Precision": group.label, "Metric": metric + split_suffix(name)}
-            row |= {
-                "Score": _score(100 * score(np.arange(len(split.labels)))),
-                "95% interval": _interval((100 * low, 100 * high)),
-            }
+            row |= {"Score": _score(100 * score(slice(None))), "95% interval": _interval((100 * low, 100 * high))}
             row |= {"Seed": Cell(str(group.median.seed), group.median.seed), "Dev rows": _range([len(split.labels)])}
             rows.append(row | {"Calibration error": _score(100 * found[0]) if found else _NONE})
     note = (
-        "The interval comes from drawing the dev rows anew (2000 bootstrap samples) for the run with the median score: what "
+        "Of the run with the median score. The interval comes from drawing the dev rows anew (2000 bootstrap samples): what "
     )
-    note += (
-        "other rows of the same kind could have said of this one model. Calibration error: the mean gap between confidence "
-    )
-    note += "and accuracy in 15 bins, × 100, over all seeds (ECE, Guo et al. 2017)."
+    note += "other rows of the same kind could have said of this one model. Calibration error: the mean gap between "
+    note += "confidence and accuracy in 15 bins, × 100 (ECE, Guo et al. 2017)."
     return [Table("How sure the score of one seed is", rows, note)] if rows else []
 
 
 @functools.cache
-def _reliability_of(runs, split):
+def _reliability(runs, split):
+    """(ECE, bins) over the rows of all `runs`, a tuple, together; None for scores instead of classes."""
     kept = [run.outputs[split] for run in runs if split in run.outputs and np.isfinite(run.outputs[split].logits).all()]
     if not kept or not runs[0].record["labels"]:
         return None
     logits, labels = (np.concatenate([getattr(one, name) for one in kept]) for name in ("logits", "labels"))
     return statistics.calibration_error(probabilities(logits), labels)
-
-
-def _reliability(group, split):
-    """(ECE, bins) over the rows of all seeds; None for scores instead of classes."""
-    return _reliability_of(tuple(group.runs), split)
 
 
 # A task's section
@@ -429,7 +429,7 @@ def _task_section(task, groups, sentences):
     drawn += _length_picture(groups[0].first.record.get("lengths") or {})
     drawn = [Picture(re.sub(r"[^a-z0-9]+", "-", f"{task}-{picture.name}".lower()), *picture[1:]) for picture in drawn]
     text = Text(f"{_listed(_unique(group.first.model for group in groups))}; {recipe}.")
-    return [Heading(2, task), text, *([Items(sentences)] if sentences else []), Gallery(drawn), *_mistakes(task, groups[0])]
+    return [Heading(task), text, *([Items(sentences)] if sentences else []), Gallery(drawn), *_mistakes(task, groups[0])]
 
 
 def _picture(name, title, finding, how, draw, *arguments, **options):
@@ -524,7 +524,7 @@ def _row_pictures(groups, name):
     yield _picture(
         name + "-confusion", f"Confusion matrix{where}", words, how, plots.confusion, counts, labels, _series(main)
     )
-    found = [(_series(group), reliability) for group in groups if (reliability := _reliability(group, name))]
+    found = [(_series(group), reliability) for group in groups if (reliability := _reliability(tuple(group.runs), name))]
     if found:
         rows = [(series, bins["confidence"], bins["accuracy"], bins["count"]) for series, (_, bins) in found]
         words = []

@@ -6,6 +6,7 @@ Knows what a run writes; nothing of statistics, sentences or pictures.
 import json
 import os
 import re
+import time
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Optional
 import numpy as np
 
 from bert import InputError
-from bert.config import FinetuneConfig, build_parser
+from bert.config import PATHS, FinetuneConfig, build_parser
 from bert.files import read_json, read_lines
 from bert.folder import MAY_CHANGE
 from bert.precision import DTYPES
@@ -32,6 +33,7 @@ _KINDS = {str: "a text", int: "an integer", list: "a list", dict: "an object", _
 _RECORD = {("task",): str, ("labels",): list, ("config",): dict, ("data_sha256",): dict, ("versions",): dict}
 _RECORD |= {("engine", "name"): str, ("engine", "device"): str, ("precision", "dtype"): str, ("config", "seed"): int}
 _RECORD |= {("model", "source"): str, ("model", "sha256"): str}
+_LENGTHS = {"rows": int, "max": int, "mean": _NUMBER, "padding": _NUMBER, "histogram": list}
 _RESULTS = {("scores",): dict} | {(name,): _NUMBER for name in ("peak_memory_mib", "wall_seconds")}
 _TRAINED = ("updates", "skipped_updates", "final_loss_scale", "epochs", "best_epoch", "train_seconds", "eval_seconds")
 _TRAINED = {(name,): _NUMBER for name in (*_TRAINED, "examples_per_second", "tokens_per_second")}
@@ -74,6 +76,12 @@ class Run:
         """Whether it started from the model of its suite's MNLI run with the same precision and seed."""
         folder = os.path.basename(os.path.dirname(self.settings["bert_model"] or ""))
         return folder == f"MNLI-{self.dtype}-seed{self.seed}"
+
+    @property
+    def day(self):
+        """The date on which a finished run ended, UTC: its own word, or, of older programs, its file's."""
+        seconds = os.path.getmtime(self.folder / "results.json")
+        return str(self.results.get("finished") or time.strftime("%Y-%m-%d", time.gmtime(seconds)))[:10]
 
     @property
     def trained(self):
@@ -180,6 +188,7 @@ def _read_run(folder):
     if not finished and not {"config", "engine", "versions"} <= record.keys():
         return None
     _check(folder / "config.json", record, _RECORD)
+    _check_parts(folder / "config.json", record)
     if not finished:
         return Run(folder, record, last_words=_last_words(folder.with_name(folder.name + ".txt")))
     path, results = folder / "results.json", read_json(folder / "results.json")
@@ -187,9 +196,28 @@ def _read_run(folder):
     for kind, splits in results["scores"].items():
         _check(path, results, {("scores", kind): dict})
         _check(path, results, {("scores", kind, split): dict for split in splits})
-        metrics = [(split, metric) for split, values in splits.items() for metric in values if metric != "loss"]
+        metrics = [
+            (split, metric) for split, values in splits.items() for metric in values or ["metric"] if metric != "loss"
+        ]
         _check(path, results, {("scores", kind, *names): _NUMBER for names in metrics})
     return Run(folder, record, results)
+
+
+def _check_parts(path, record):
+    """InputError for a value inside of config.json's lists and objects that is not of its type."""
+    kinds = {("data_sha256", name): str for name in record["data_sha256"]}
+    for name, value in record["config"].items():
+        if name in PATHS and value is not None:
+            kinds["config", name] = str
+    lengths = record.get("lengths") or {}
+    kinds |= {("lengths",): dict} if lengths else {}
+    for name in lengths if isinstance(lengths, dict) else ():
+        kinds |= {("lengths", name, part): kind for part, kind in _LENGTHS.items()}
+    _check(path, record, kinds)
+    for name, parts in (("labels", record["labels"]), *((f"lengths.{n}", v["histogram"]) for n, v in lengths.items())):
+        kind = str if name == "labels" else int
+        for part in parts:
+            _check(path, {name: part}, {(name,): kind})
 
 
 def _check(path, content, kinds):

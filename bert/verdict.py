@@ -166,13 +166,17 @@ def _judge(figure, scores):
         text = f"{abs(comparison.difference):.1f} {side} the published {figure}"
         if comparison.interval:
             low, high = comparison.interval
-            text += f"; 95% interval of the difference {_signed(low)} to {_signed(high)}, margin {allowed:g}"
+            text += f"; 95% interval of the difference {_signed(low)} to {_signed(high)}, "
+            text += f"one-sided from {_signed(comparison.lower_bound)}; margin {allowed:g}"
+        preliminary = _preliminary(ours.n)
     else:
         comparison = best_of_seeds(scores, figure.value)
         text = f"the published {figure}"
         if comparison.z is not None:
             text += f" is {_signed(comparison.z)} sd from that, {_place(comparison)}"
-    return comparison, f"{comparison.outcome}: {here}, {text}{_preliminary(ours.n)} (their recipe: {figure.recipe})"
+        # The bands take the sd as known; of ten runs it is, nearly.
+        preliminary = f"; preliminary: the sd of {ours.n} runs is itself uncertain" if comparison.z and ours.n < 10 else ""
+    return comparison, f"{comparison.outcome}: {here}, {text}{preliminary} (their recipe: {figure.recipe})"
 
 
 def _place(comparison):
@@ -204,8 +208,9 @@ def precision_parity(task, scores):
                 text += f", 90% interval {_signed(low)} to {_signed(high)}"
                 text += f", p = {result.p:.2g}" if result.outcome == "different" else ""
                 text += f", margin {allowed:g}" if allowed else f"; there is no margin for {task}"
-            if result.outcome == "no difference detected" and allowed:
-                text += f"; where there is none, so many seeds show equality in {result.chance:.0%} of cases"
+            if result.chance is not None:
+                text += f"; were there none, with a spread as here (sd {result.sd:.1f}), so many seeds would show equality "
+                text += f"in {result.chance:.0%} of cases"
             if result.interval90:
                 text += _preliminary(result.n)
             found.append((metric, dtype, result, text))
@@ -253,7 +258,7 @@ def compare_predictions(path_a, path_b):
         f"second: {path_b}",
         *table(lines),
         f"intervals: 2000 bootstrap samples of the rows; p: {'; '.join(how)}",
-        f"{conclusion} Other seeds may say otherwise: --report compares means.",
+        f"{conclusion} Other seeds may say otherwise: --report shows the mean over seeds.",
     ]
 
 

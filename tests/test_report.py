@@ -17,6 +17,7 @@ from scipy import stats
 import finetune_classifier
 from bert import InputError, page, plots
 from bert.config import parse
+from bert.metrics import probabilities
 from bert.report import DEV_ROWS, document, table_lines, write_report
 from bert.runs import gather, group_runs
 from bert.tasks import TASKS
@@ -142,6 +143,24 @@ def test_a_folder_without_runs_is_refused(tmp_path, name):
             lambda c: c | {"scores": {"last": {"dev": {"f1": "x"}}}},
             'found "x" for scores.last.dev.f1, expected a number',
         ),
+        (
+            "results.json",
+            lambda c: c | {"scores": {"last": {"dev": {}}}},
+            "found null for scores.last.dev.metric, expected a number",
+        ),
+        ("config.json", lambda c: c | {"data_sha256": {"dev": 5}}, "found 5 for data_sha256.dev, expected a text"),
+        ("config.json", lambda c: c | {"labels": [1]}, "found 1 for labels, expected a text"),
+        (
+            "config.json",
+            lambda c: c | {"config": c["config"] | {"bert_model": 5}},
+            "found 5 for config.bert_model, expected a text",
+        ),
+        (
+            "config.json",
+            lambda c: c | {"lengths": {"train": {"rows": 1}}},
+            "found null for lengths.train.max, expected an integer",
+        ),
+        ("config.json", lambda c: c | {"lengths": [1]}, "found [1] for lengths, expected an object"),
         ("results.json", lambda c: c | {"train_seconds": None}, "found null for train_seconds, expected a number"),
     ],
 )
@@ -242,7 +261,11 @@ def test_the_console_table_names_failures(runs):
 def test_the_summary_counts_runs_overflows_and_runs_that_learned_nothing(blocks):
     told = " ".join(blocks[0].texts)
     assert "14 of 15 runs finished" in told
-    assert "Learned nothing (1 run, counted in every mean): WNLI float32 seed 0." in told
+    assert (
+        "No better than the majority class, or than a correlation of 0 (1 run, counted in every mean): WNLI float32 seed 0."
+        in told
+    )
+    assert "(not every combination)" in told
     assert "float16 skipped 6 of 240 updates (2.50%)" in told
 
 
@@ -261,7 +284,13 @@ def test_an_interval_and_a_calibration_error_for_the_median_seed(runs, blocks):
     low, high = map(float, row["95% interval"].split(" to "))
     share = float(row["Score"]) / 100
     assert high - low == pytest.approx(100 * 2 * 1.96 * np.sqrt(share * (1 - share) / 60), rel=0.2)  # binomial
-    assert 0 < float(row["Calibration error"]) < 50
+    one = next(run for run in runs if (run.task, run.dtype, run.seed) == ("MRPC", "float32", int(row["Seed"]))).outputs[
+        "dev"
+    ]
+    sure, right = probabilities(one.logits).max(axis=1), one.predictions == one.labels
+    bins = np.minimum(np.ceil(sure * 15), 15)
+    gaps = [abs(sure[bins == b].mean() - right[bins == b].mean()) * (bins == b).mean() for b in np.unique(bins)]
+    assert float(row["Calibration error"]) == pytest.approx(100 * sum(gaps), abs=0.051)
     assert [row["Calibration error"] for row in rows if row["Task"] == "STS-B"] == ["–"]
 
 
@@ -427,7 +456,7 @@ def test_odd_runs_are_reported(tmp_path, recwarn):
     assert any("the runs' folders hold no dev predictions" in text for text in texts(blocks))
     for picture in page.pictures(blocks):
         plots.to_svg(picture.draw(), picture.name, picture.finding)
-    assert "0 of 1 run finished: QNLI in float32, seeds 0." in texts(document(gather([tmp_path / "e"]))[2])
+    assert "0 of 1 run finished: QNLI in float32, seed 0." in texts(document(gather([tmp_path / "e"]))[2])
     assert not recwarn.list
 
 

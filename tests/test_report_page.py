@@ -44,6 +44,9 @@ def report(tmp_path_factory):
         for seed in range(2):
             write_run(folder / "runs" / f"MRPC-{dtype}-seed{seed}", "MRPC", dtype=dtype, seed=seed)
     write_run(folder / "runs/STS-B-float32-seed0", "STS-B")
+    unfinished = folder / "runs" / f"a-long-name-{'of-a-folder-' * 5}0"
+    write_run(unfinished, "RTE", finished=False)
+    unfinished.with_name(unfinished.name + ".txt").write_text("error: the reason why, in " + "many words " * 15)
     return write_report(gather([folder / "runs"]), folder)[0]
 
 
@@ -62,6 +65,17 @@ def test_all_is_seen_and_nothing_is_too_wide(report, window, width, dark):
     assert window.run(UNSEEN) == 0
     assert window.run("return document.documentElement.scrollWidth") <= width
     assert window.run("return [...document.images].filter(image => !image.alt).length") == 0
+
+
+def test_what_a_run_said_last_can_be_read_on_a_phone(report, window):
+    window.open(report, width=360)
+    seen = """
+    const table = [...document.querySelectorAll("table")].find(table => table.caption.textContent.includes("not finished"));
+    const scroller = table.parentElement, cell = table.tBodies[0].rows[0].cells[0];
+    scroller.scrollLeft = 1e6;
+    return scroller.getBoundingClientRect().right - cell.getBoundingClientRect().right;
+    """
+    assert window.run(seen) > 100
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -58,7 +58,7 @@ def kill_at(monkeypatch, owner, name, call, *, before=True, error=Killed):
 
 def outcome(folder):
     """What a run leaves, its timings aside."""
-    timings = {"tokens_per_second", "train_seconds", "eval_seconds", "examples_per_second", "wall_seconds"}
+    timings = {"tokens_per_second", "train_seconds", "eval_seconds", "examples_per_second", "wall_seconds", "finished"}
     timings |= {"peak_memory_mib"}
 
     def timeless(record):

@@ -94,7 +94,7 @@ def test_from_mnli_comes_first_and_three_tasks_start_from_it():
         ("--jobs 2", "for a suite"),
         ("--print_commands --overwrite", "exclude each other"),
         ("--print_commands --dry_run", "exclude each other"),
-        ("--report a", "have no place"),
+        ("--report a", "--task_name has no place"),
         ("--report a --leaderboard b", "not allowed with"),
         ("--dtype float32 float64", "float64"),
         ("--seeds 0 --lr 0", "--lr is 0"),

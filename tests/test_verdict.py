@@ -128,7 +128,7 @@ def test_a_mean_that_is_reproduced():
     assert found.same_checkpoint and found.comparison.outcome == "reproduced"
     assert found.text.startswith(
         "accuracy: reproduced: 87.2 here (5 runs), 0.5 above the published 86.7 (BERT paper, table 6, mean of 5 runs); "
-        "95% interval of the difference -0.6 to +1.6, margin 1.5 (their recipe: batch 32, 3 epochs"
+        "95% interval of the difference -0.6 to +1.6, one-sided from -0.3; margin 1.5 (their recipe: batch 32, 3 epochs"
     )
 
 
@@ -147,7 +147,7 @@ def test_best_epochs_meet_best_epochs_and_last_meet_last():
     assert best.published.epoch == "best" and best.comparison.z == pytest.approx(1.0)
     assert best.text.startswith(
         "mcc: consistent: 59.3 here (5 runs), the published 60.3 (GluonNLP v0.10, best epoch) is +1.0 sd from that, "
-        "as one such run may be, or the best of up to 20 (their recipe: "
+        "as one such run may be, or the best of up to 20; preliminary: the sd of 5 runs is itself uncertain (their recipe: "
     )
 
 
@@ -165,7 +165,9 @@ def test_best_epochs_meet_best_epochs_and_last_meet_last():
 def test_where_a_best_epoch_falls(mean, outcome, words):
     found = texts("CoLA", UNCASED, {}, {"mcc": seeds(mean)})["GluonNLP v0.10"].text
     here = f"mcc: {outcome}: {mean:.1f} here (5 runs), the published 60.3 (GluonNLP v0.10, best epoch) is "
-    assert found.startswith(here + words + " (their recipe: ")
+    assert found.startswith(here + words + "; preliminary: the sd of 5 runs is itself uncertain (their recipe: ")
+    found = texts("CoLA", UNCASED, {}, {"mcc": seeds(mean, n=10)})["GluonNLP v0.10"].text
+    assert "preliminary" not in found
 
 
 def test_few_seeds_are_named():
@@ -235,7 +237,10 @@ def test_precisions_in_sentences():
         "accuracy, float16 against float32: equal within the margin: +0.0 over 5 seeds, "
         "90% interval -0.2 to +0.2, margin 1.5"
     )
-    assert undecided.endswith(f"so many seeds show equality in {found[1][2].chance:.0%} of cases")
+    chance = found[1][2].chance
+    assert undecided.endswith(
+        f"; were there none, with a spread as here (sd 1.7), so many seeds would show equality in {chance:.0%} of cases"
+    )
     assert "different: -2.0 over 5 seeds, 90% interval -2.2 to -1.8, p = " in different
 
 
@@ -244,12 +249,15 @@ def test_precisions_without_pairs_or_margin():
     ((_, _, result, text),) = verdict.precision_parity("MRPC", {"float16": {"accuracy": seeds(85)}})
     assert text == "accuracy, float16 against float32: too few pairs" and result.n == 0
     ((_, _, _, text),) = verdict.precision_parity(
-        "WNLI", {"float32": {"accuracy": {0: 56.3, 1: 56.3}}, "float16": {"accuracy": {0: 56.3, 1: 56.3}}}
+        "WNLI", {"float32": {"accuracy": {0: 56.3, 1: 56.3, 2: 57.7}}, "float16": {"accuracy": {0: 56.3, 1: 54.9, 2: 59.1}}}
     )
     assert text == (
-        "accuracy, float16 against float32: no difference detected: +0.0 over 2 seeds, 90% interval +0.0 to +0.0; "
+        "accuracy, float16 against float32: no difference detected: +0.0 over 3 seeds, 90% interval -2.4 to +2.4; "
         "there is no margin for WNLI; preliminary, with fewer than 5 seeds"
     )
+    same = {"accuracy": {0: 56.3, 1: 56.3, 2: 57.7}}
+    ((_, _, _, text),) = verdict.precision_parity("RTE", {"float32": same, "float16": same})
+    assert text == "accuracy, float16 against float32: the same in every pair: +0.0 over 3 seeds"
 
 
 # --- two files of predictions ----------------------------------------------------------------------------------------

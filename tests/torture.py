@@ -35,7 +35,15 @@ import bert.training
 import finetune_classifier
 
 PHASES = ("start", "train", "checkpoint", "model", "evaluate", "predict", "end")
-TIMINGS = {"tokens_per_second", "train_seconds", "eval_seconds", "examples_per_second", "wall_seconds", "peak_memory_mib"}
+TIMINGS = {
+    "tokens_per_second",
+    "train_seconds",
+    "eval_seconds",
+    "examples_per_second",
+    "wall_seconds",
+    "peak_memory_mib",
+    "finished",
+}
 
 
 class Watch:
