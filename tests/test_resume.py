@@ -152,7 +152,7 @@ CUTS = {
     "between the best model and its checkpoint": (lambda: (finetune_classifier, "save_model", 2, False), 0, 6),
     "at an epoch's end": (lambda: (Checkpoints, "save", 2, False), 0, 12),
     "while a checkpoint is written": (lambda: (bert.checkpoint, "save_file", 3, False), 5, 6),
-    "between a checkpoint's digest and its rename": (lambda: (bert.checkpoint.os, "replace", 4, True), 4, 6),
+    "between a checkpoint's digest and its rename": (lambda: (bert.checkpoint.os, "replace", 7, True), 4, 6),
     "after the last update": (lambda: (finetune_classifier, "write_submission", 1, True), 0, "end"),
 }
 
