@@ -193,7 +193,6 @@ def run(config):
                 written.append(write_submission(folder / "predictions", task, name, logits))
         results["peak_memory_mib"] = round(engine.peak_memory() / 2**20)
         results["wall_seconds"] = round(time.perf_counter() - start, 3)
-        results["finished"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         write_json(folder / "results.json", results)
         checkpoints.remove()
         for line in [*result_lines(results), *(f"wrote {path}" for path in written)]:

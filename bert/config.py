@@ -379,10 +379,12 @@ def parse(argv, description=None):
     for flag, config in (("report", ReportConfig), ("leaderboard", LeaderboardConfig), ("compare", CompareConfig)):
         named = getattr(given, flag)
         if named:
-            if given.task_name or given.train_file:
-                raise InputError(
-                    f"--{flag} is about runs that are done: --task_name and --train_file have no place beside it"
-                )
+            allowed = {flag} if flag == "compare" else {flag, "output_dir"}
+            others = [
+                name for name, value in vars(given).items() if value != parser.get_default(name) and name not in allowed
+            ]
+            if others:
+                raise InputError(f"--{flag} is about runs that are done: --{', --'.join(others)} has no place beside it")
             return config(tuple(named)) if config is CompareConfig else config(tuple(named), given.output_dir)
 
     tasks = _task_names(given.task_name)

@@ -79,9 +79,8 @@ class Run:
 
     @property
     def day(self):
-        """The date on which a finished run ended, UTC: its own word, or, of older programs, its file's."""
-        seconds = os.path.getmtime(self.folder / "results.json")
-        return str(self.results.get("finished") or time.strftime("%Y-%m-%d", time.gmtime(seconds)))[:10]
+        """The date of a finished run's results.json, UTC; a copy may have its own."""
+        return time.strftime("%Y-%m-%d", time.gmtime(os.path.getmtime(self.folder / "results.json")))
 
     @property
     def trained(self):

@@ -531,7 +531,7 @@ def outcome(folder):
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and (path.parent.name in ("predictions", "model") or path.name == "log.jsonl"):
-            content = path.read_bytes()
+            content = path.read_bytes().replace(str(folder).encode(), b"")  # a model's card says what it was made from
             if path.name == "log.jsonl":
                 content = [{**json.loads(line), "tokens_per_second": None} for line in content.splitlines()]
             found[str(path.relative_to(folder))] = content

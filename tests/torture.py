@@ -42,7 +42,6 @@ TIMINGS = {
     "examples_per_second",
     "wall_seconds",
     "peak_memory_mib",
-    "finished",
 }
 
 
