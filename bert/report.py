@@ -50,6 +50,7 @@ _RECIPE = (
     "weight_decay",
     "max_len",
 )
+_COSTS = ("tokens_per_second", "train_seconds", "peak_memory_mib", "updates", "skipped_updates", "final_loss_scale")
 _ONCE = {"resume": False, "overwrite": False, "max_minutes": None, "dry_run": False}  # no part of how a run is made
 _NONE = Cell("–", None)
 
@@ -288,7 +289,7 @@ def _cost_table(tasks):
     for group in _all_groups(tasks):
         results = [run.results for run in group.runs if run.trained]
         if results:
-            column = {name: [result[name] for result in results] for name in results[0]}
+            column = {name: [result[name] for result in results] for name in _COSTS}
             speed, seconds = (float(np.mean(column[name])) for name in ("tokens_per_second", "train_seconds"))
             speeds[group.task, group.family, group.dtype] = speed
             whole = speeds.get((group.task, group.family, "float32"))  # float32 comes first
@@ -349,7 +350,11 @@ def _verdict_table(verdicts):
 
 
 def _by_chance(comparisons):
-    return f"{_count(comparisons, 'comparison')}: of twenty, one goes wrong by chance." if comparisons > 1 else ""
+    return (
+        f"{_count(comparisons, 'comparison')}, of which chance alone decides about one in twenty wrongly."
+        if comparisons > 1
+        else ""
+    )
 
 
 def _parities(tasks):

@@ -181,6 +181,14 @@ def test_a_broken_log_is_refused_with_its_line(tmp_path):
         document(gather([tmp_path]))
 
 
+def test_results_of_another_version_may_say_more(tmp_path):
+    for seed in (0, 1):
+        write_run(tmp_path / f"{seed}", "RTE", seed=seed)
+    path = tmp_path / "0/results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"something": "new"}))
+    assert tables(document(gather([tmp_path]))[2])["Cost of a run"].rows
+
+
 # Groups
 
 
