@@ -43,7 +43,6 @@ from bert.precision import make_loss_scaler, resolve_precision
 from bert.record import model_card, result_lines, run_record, training_results
 from bert.stop import StopRequest
 from bert.submission import choose_submissions, write_dev_predictions, write_mistakes, write_submission, write_zip
-from bert.suite import describe_suite, print_commands, run_suite
 from bert.tokenization import load_tokenizer
 from bert.training import Result, evaluate_splits, predict_logits, train
 from bert.weights import initial_weights, load_pretrained, read_pretrained, recover_model, save_model
@@ -63,9 +62,8 @@ def run(config):
         earlier = check_folder(config.output_dir, flags=asdict(config), sources=sources, **claim)
         if earlier is not None and is_finished(config.output_dir):
             log.say(f"resume:    the run in {config.output_dir} is finished: nothing was done")
-            shutil.rmtree(
-                Path(config.output_dir) / "checkpoints", ignore_errors=True
-            )  # it may have been killed at its very end
+            # It may have been killed at its very end.
+            shutil.rmtree(Path(config.output_dir) / "checkpoints", ignore_errors=True)
             return
 
     # engine and precision: what this machine cannot do is refused
@@ -200,6 +198,8 @@ def run(config):
 
 
 def run_several(suite):
+    from bert.suite import describe_suite, print_commands, run_suite  # here and below: what a single run need not wait for
+
     log = RunLog()
     if suite.print_commands:
         print_commands(suite, __file__, log)
@@ -218,12 +218,12 @@ def run_several(suite):
 
 
 def make_report(config):
-    from bert.report import table_lines, write_report  # statistics and pictures: only where they are wanted
+    from bert.report import table_lines, write_report
     from bert.runs import gather
 
-    runs = gather(config.folders)
+    runs, log = gather(config.folders), RunLog()
     for line in [*table_lines(runs), *(f"wrote {path}" for path in write_report(runs, config.output_dir))]:
-        RunLog().say(line)
+        log.say(line)
 
 
 def make_zip(config):
@@ -234,15 +234,17 @@ def make_zip(config):
         raise InputError(
             f"--leaderboard {' '.join(config.folders)}: found no finished run of a GLUE task with test predictions"
         )
+    log = RunLog()
     for line in [*lines, *write_zip(Path(config.output_dir) / "submission.zip", files)]:
-        RunLog().say(line)
+        log.say(line)
 
 
 def compare(config):
     from bert.verdict import compare_predictions
 
+    log = RunLog()
     for line in compare_predictions(*config.files):
-        RunLog().say(line)
+        log.say(line)
 
 
 COMMANDS = {

@@ -293,10 +293,8 @@ def build_parser(description=None):
         help="clip the gradient's global norm to this; 0: never (default: %(default)g)",
     )
     add("--early_stop", type=int, help="stop after this many epochs without a better dev score")
-    seeds = group.add_mutually_exclusive_group()
-    seeds.add_argument(
-        "--seed", type=int, help="of the head, the batches and dropout (default: 2)"
-    )  # None: so that --seeds beside any --seed is noticed
+    seeds = group.add_mutually_exclusive_group()  # without a default, so that --seeds beside any --seed is noticed
+    seeds.add_argument("--seed", type=int, help="of the head, the batches and dropout (default: 2)")
     seeds.add_argument("--seeds", nargs="+", type=_seeds, metavar="SEED", help="several, as 0 1 2 or 0-4: a suite")
 
     group = parser.add_argument_group("evaluation and output")

@@ -88,6 +88,11 @@ def choose_task(config, *, saved_labels):
     return own_task(config.own_files, labels=labels, text=_own_text_columns(first, read_rows(first)[0]))
 
 
+def split_path(split, data_dir):
+    """The first of a split's files that is there, below `data_dir`; None where none is."""
+    return next(filter(is_there, (Path(data_dir) / file for file in split.files)), None)
+
+
 def load_splits(task, data_dir, *, train, tokenizer, max_len):
     """(split name -> LoadedSplit, lines for the person) of the task's files below `data_dir`.
 
@@ -100,13 +105,13 @@ def load_splits(task, data_dir, *, train, tokenizer, max_len):
     loaded, lines = {}, []
     required = task.split_names("train") + task.split_names("dev") if train else []
     for name in required + [name for name in task.splits if name not in required and name != "train"]:
-        paths = [Path(data_dir) / file for file in task.splits[name].files]
-        path = next((path for path in paths if is_there(path)), None)
+        path = split_path(task.splits[name], data_dir)
         if path is None:
+            usual = Path(data_dir) / task.splits[name].files[0]
             if name in required:
-                raise missing(paths[0])
+                raise missing(usual)
             if not task.splits[name].optional:
-                lines.append(f"{paths[0]}: not there, so nothing is done for {name}")
+                lines.append(f"{usual}: not there, so nothing is done for {name}")
             continue
         examples, warnings = read_examples(path, task, name)
         lines += [f"WARNING: {warning}" for warning in warnings]

@@ -57,6 +57,16 @@ def read_bytes(path, *, limit):
     return content
 
 
+def read_tail(path, *, start=0, size=4096):
+    """The last `size` bytes at most of a file that may be growing, none before `start`; b"" where it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(start, os.path.getsize(path) - size))
+            return file.read()
+    except OSError:
+        return b""
+
+
 def read_text(path, *, limit):
     """The UTF-8 text of a file of at most `limit` bytes, without a byte-order mark."""
     content = read_bytes(path, limit=limit)

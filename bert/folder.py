@@ -54,7 +54,7 @@ def check_folder(path, *, overwrite, resume, flags, sources):
             raise InputError(f"--output_dir {path}: is a file, expected a folder")
         if (folder / LOCK).exists():
             _unlock(_lock(folder, path), folder, remove=False)
-        names = set(os.listdir(folder)) - {LOCK} if folder.exists() else set()
+        names = names_in(folder)
     except OSError as error:
         raise InputError(f"--output_dir {path}: cannot be read: {error.strerror}") from None
     if names and not (overwrite or resume):
@@ -68,6 +68,16 @@ def check_folder(path, *, overwrite, resume, flags, sources):
         changed = [name for name in flags if name not in MAY_CHANGE and before.get(name) != flags[name]]
         _refuse([(f"--{name}", before.get(name), flags[name]) for name in changed])
     return earlier
+
+
+def names_in(path):
+    """What is in a folder beside its lock; nothing where there is no folder. InputError where it cannot be listed."""
+    try:
+        return set(os.listdir(path)) - {LOCK}
+    except FileNotFoundError:
+        return set()
+    except OSError as error:
+        raise InputError(f"--output_dir {path}: cannot be read: {error.strerror}") from None
 
 
 def _earlier_run(folder, names):

@@ -4,6 +4,7 @@ In an SVG every colour is a variable of the page's style sheet, so that one pict
 in the page's font. A precision has one colour and one marker everywhere. Knows no file, no task and no statistics.
 """
 
+import html
 import io
 import re
 from typing import NamedTuple
@@ -290,7 +291,8 @@ def to_svg(figure, name, alt):
         svg = svg.replace(color, f"var(--{variable})")
     view, width = re.search(r'viewBox="[^"]+"', svg)[0], figure.get_size_inches()[0] * 72
     head = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {view} role="img" '
-    head += f'aria-label="{_attribute(alt)}" style="max-width: {1.4 * width:.0f}px" stroke-linejoin="round">'
+    label = html.escape(alt, quote=False).replace('"', "&quot;")
+    head += f'aria-label="{label}" style="max-width: {1.4 * width:.0f}px" stroke-linejoin="round">'
     svg = head + svg[svg.index(">") + 1 :]
     return re.sub(r"\n\s*", "\n", svg).strip()
 
@@ -345,7 +347,3 @@ def _rectangle(*arguments, **options):
 def _plain(value, _):
     """Tick labels of logarithmic axes without powers, which would be drawn as formulas."""
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
-
-
-def _attribute(text):
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

@@ -16,7 +16,7 @@ import numpy as np
 
 from bert import InputError
 from bert.config import PATHS, FinetuneConfig, build_parser
-from bert.files import read_json, read_lines
+from bert.files import read_json, read_lines, read_tail
 from bert.folder import MAY_CHANGE
 from bert.precision import DTYPES
 from bert.submission import read_dev_predictions
@@ -231,12 +231,7 @@ def _check(path, content, kinds):
 
 def _last_words(path):
     """The last line that a run said into the console file at `path`, "" where there is none."""
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.path.getsize(path) - 4096))
-            text = file.read(4096).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    text = read_tail(path).decode("utf-8", "replace")
     text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\|[\u2580-\u259f ]*\|", " ", text)  # a terminal's codes, a progress bar's blocks
     lines = [" ".join(line.split()) for line in re.split(r"[\r\n]+", text)]
     return next((line[:200] for line in reversed(lines) if line), "")

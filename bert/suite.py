@@ -21,9 +21,10 @@ from tqdm import tqdm
 
 from bert import InputError, RunError, Stopped
 from bert.config import PATHS, command_line, mnli_run, run_name
+from bert.data import split_path
 from bert.download import download_task
-from bert.files import is_there, read_json, writing
-from bert.folder import LOCK, FolderInUse, check_folder, claim_folder, is_finished, locked_folder
+from bert.files import is_there, read_json, read_tail, writing
+from bert.folder import FolderInUse, check_folder, claim_folder, is_finished, locked_folder, names_in
 from bert.logs import progress_bar, write_json
 from bert.stop import StopRequest
 from bert.tasks import TASKS
@@ -99,7 +100,7 @@ def run_suite(suite, script, log):
     """
     stop = StopRequest(suite.max_minutes)
     with ExitStack() as stack:
-        if not (suite.resume or suite.overwrite) and _names(suite.output_dir):
+        if not (suite.resume or suite.overwrite) and names_in(suite.output_dir):
             raise InputError(
                 f"--output_dir {suite.output_dir}: not empty; name another folder, or add --resume to go on with its runs "
                 "or --overwrite to replace them"
@@ -128,15 +129,6 @@ def run_suite(suite, script, log):
 
 
 # Before anything is started
-
-
-def _names(path):
-    try:
-        return set(os.listdir(path)) - {LOCK}
-    except FileNotFoundError:
-        return set()
-    except OSError as error:
-        raise InputError(f"--output_dir {path}: cannot be read: {error.strerror}") from None
 
 
 def _wait_for_lock(path, stack, log):
@@ -186,7 +178,7 @@ def _check_inputs(configs):
     for config in configs:
         task = TASKS.get(config.task_name)
         for split in [] if task is None or config.download else map(task.splits.get, ("train", "dev", "dev_matched")):
-            if split is not None and not any(is_there(os.path.join(config.data_dir, file)) for file in split.files):
+            if split is not None and split_path(split, config.data_dir) is None:
                 missing.setdefault(task.name, split.files[0])
     if missing:
         files = ", ".join(f"{name} ({file})" for name, file in missing.items())
@@ -212,9 +204,9 @@ def _check_start(earlier, config):
     if config.engine not in ("auto", engine):
         found.append(("--engine", engine, config.engine))
     for name, split in TASKS[config.task_name].splits.items() if config.task_name in TASKS else ():
-        path = next(filter(os.path.isfile, (os.path.join(config.data_dir, file) for file in split.files)), None)
+        path = split_path(split, config.data_dir)
         digest = (earlier.get("data_sha256") or {}).get(name)
-        if path and digest and file_digest(path) != digest:
+        if digest and path is not None and path.is_file() and file_digest(path) != digest:
             found.append((f"the {name} data", f"{digest[:12]}...", f"{file_digest(path)[:12]}... ({path})"))
     if found:
         text = "; ".join(f"{name} was {theirs}, is {ours}" for name, theirs, ours in found)
@@ -324,12 +316,7 @@ def _note_end(run):
 
 def _last_words(run, code):
     """The run's own error line, or else its last line, and how it ended."""
-    try:
-        with open(run.console, "rb") as file:
-            file.seek(max(run.printed, os.path.getsize(file.name) - 4096))
-            lines = file.read().decode(errors="replace").replace("\r", "\n").split("\n")
-    except OSError:
-        lines = []
+    lines = read_tail(run.console, start=run.printed).decode(errors="replace").replace("\r", "\n").split("\n")
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     words = [*(line.strip() for line in lines if line.strip()), *errors] or ["no message"]
     ended = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -374,9 +361,8 @@ def _seconds(run):
 def _weight(config):
     """Bytes of text that the run learns from: what its time goes by, within one precision."""
     task = TASKS.get(config.task_name)
-    names = [config.train_file] if task is None else [os.path.join(config.data_dir, f) for f in task.splits["train"].files]
-    path = next(filter(os.path.isfile, filter(None, names)), None)
-    if path is None:
+    path = config.train_file if task is None else split_path(task.splits["train"], config.data_dir)
+    if path is None or not os.path.isfile(path):
         return 1.0
     size = os.path.getsize(path)
     if config.training_steps is None:
@@ -390,13 +376,10 @@ def _progress(run):
     """Share of a run's updates that are logged, from 0 to 1."""
     try:
         total = read_json(run.folder / "config.json")["plan"]["total_updates"]
-        with open(run.folder / "log.jsonl", "rb") as file:
-            file.seek(max(0, os.path.getsize(file.name) - 4096))
-            lines = file.read().splitlines()[-10:]
-    except (OSError, InputError, KeyError, TypeError):
+    except (InputError, KeyError, TypeError):
         return 0.0
     steps = [0]
-    for line in lines:
+    for line in read_tail(run.folder / "log.jsonl").splitlines()[-10:]:
         try:
             steps.append(json.loads(line).get("step", 0))
         except ValueError:  # the first of the lines is cut
