@@ -210,7 +210,7 @@ def test_adamw_is_pytorchs(decay, bias_corrected, threads):
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
-    seen = torch.zeros(40, dtype=torch.bool)
+    rows_of_table = kernels.TableAdamW(*ours[0])
     for update in range(1, 9):
         rows = torch.tensor([update, 2 * update, 30])
         gradient = some(3, 6, seed=update).float()
@@ -218,8 +218,6 @@ def test_adamw_is_pytorchs(decay, bias_corrected, threads):
         other = some(20_000, seed=10 + update).float()
         parameters[0].grad, parameters[1].grad = dense / 4, other / 4
         optimizer.step()
-        slots = torch.full((40,), -1, dtype=torch.int32).index_copy_(0, rows, torch.arange(3, dtype=torch.int32))
-        seen[rows] = True
         step = start + update
         adam = kernels.Adam(
             scale=0.25,
@@ -231,13 +229,70 @@ def test_adamw_is_pytorchs(decay, bias_corrected, threads):
             correction=(1 - 0.999**step) ** -0.5,
             epsilon=1e-6,
         )
-        kernels.adamw_rows(adam, ours[0][0], gradient, slots, seen, *ours[0][1:])
+        rows_of_table.update(adam, rows, gradient)
         kernels.adamw(adam, ours[1][0], other, *ours[1][1:], low)
+    rows_of_table.wake_all()
     for mine, parameter in zip(ours, parameters):
         torch.testing.assert_close(mine[0], parameter.detach(), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(mine[1], optimizer.state[parameter]["exp_avg"], rtol=1e-5, atol=1e-7)
         torch.testing.assert_close(mine[2], optimizer.state[parameter]["exp_avg_sq"], rtol=1e-5, atol=1e-8)
     assert torch.equal(low, ours[1][0].to(torch.bfloat16))
+
+
+def adam_of(update, decay=0.99):
+    return kernels.Adam(
+        scale=0.5, decay=decay, beta2=0.999, rest1=0.1, rest2=0.001, step_size=0.01 / update, correction=1.5, epsilon=1e-6
+    )
+
+
+@pytest.mark.parametrize("decay", [0.99, 1.0])
+@pytest.mark.parametrize("longest_sleep", [3, 1024])
+def test_rows_that_slept_are_those_that_did_not(decay, longest_sleep, monkeypatch):
+    """Bit for bit, whichever rows are woken when, and however often the list of updates is full."""
+    monkeypatch.setattr(kernels.TableAdamW, "LONGEST_SLEEP", longest_sleep)
+    weight = some(50, 9).float()
+    sleepy, awake = ([weight.clone(), torch.zeros_like(weight), torch.zeros_like(weight)] for _ in range(2))
+    tables = [kernels.TableAdamW(*tensors) for tensors in (sleepy, awake)]
+    generator = torch.Generator().manual_seed(0)
+    for update in range(1, 21):
+        rows = torch.randperm(30, generator=generator)[:4]  # 20 rows never have a gradient
+        for table in tables:
+            table.wake(rows)
+            table.update(adam_of(update, decay), rows, some(4, 9, seed=update).float())
+        tables[1].wake_all()
+        assert torch.equal(sleepy[0][rows], awake[0][rows])
+    assert not torch.equal(sleepy[0], awake[0])  # some do sleep
+    for table in tables:
+        table.wake_all()
+        table.wake_all()  # nothing is done twice
+    assert all(map(torch.equal, sleepy, awake))
+
+
+@pytest.mark.parametrize("low_type", [torch.float16, torch.bfloat16])
+def test_a_gradient_in_16_bits_is_the_same_one_in_float32(low_type):
+    gradient = some(20_000, seed=3).to(low_type)
+    results = []
+    for each in (gradient, gradient.float()):
+        weight = some(20_000).float()
+        tensors = [weight, torch.zeros_like(weight), torch.zeros_like(weight), weight.to(low_type)]
+        kernels.adamw(adam_of(1), weight, each, *tensors[1:])
+        results.append(tensors)
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [0, 1, 1000, 100_003])
+def test_sum_of_squares(dtype, size):
+    """At most 1024 numbers are added in float32, then float64 takes over: so many roundings of half a unit each."""
+    x = some(size).to(dtype)
+    assert kernels.sum_squares(x) == pytest.approx(float(x.double().square().sum()), rel=1025 * 2**-24)
+
+
+def test_sum_of_squares_is_not_finite_where_a_number_is_not():
+    x = some(20_000).to(torch.float16)
+    for bad in (math.inf, math.nan):
+        x[12_345] = bad
+        assert not math.isfinite(kernels.sum_squares(x))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

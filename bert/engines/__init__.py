@@ -82,14 +82,17 @@ class Engine(Protocol):
     def predict(self, batch: Batch) -> np.ndarray:
         """Logits (B, num_labels) float32, without dropout."""
 
-    def get_weights(self) -> dict:
-        """Canonical name -> float32 array."""
+    def get_weights(self, *, copy: bool = True) -> dict:
+        """Canonical name -> float32 array.
+
+        Without `copy`, for whoever only writes them out, they may be the engine's own memory: valid until its next update.
+        """
 
     def set_weights(self, weights: dict) -> None:
         """Takes canonical names; InputError that names a tensor which is missing, unknown or of the wrong shape."""
 
-    def state_dict(self) -> dict:
-        """Optimizer moments and the framework's random state, flat: name -> array."""
+    def state_dict(self, *, copy: bool = True) -> dict:
+        """Optimizer moments and the framework's random state, flat: name -> array; `copy` as for get_weights."""
 
     def load_state_dict(self, state: dict) -> None: ...
 

@@ -257,7 +257,7 @@ class GluonEngine:
 
     # --------------------------------------------------------------------------------- weights and state
 
-    def get_weights(self):
+    def get_weights(self, *, copy=True):
         weights = {name: self._parameters[name].data().asnumpy() for name in self._shapes}
         weights[POSITIONS] = np.concatenate([self._unused_positions, weights[POSITIONS]])
         return weights
@@ -269,7 +269,7 @@ class GluonEngine:
         for name, parameter in self._parameters.items():
             parameter.set_data(mx.nd.array(weights[name][offset:] if name == POSITIONS else weights[name], dtype="float32"))
 
-    def state_dict(self):
+    def state_dict(self, *, copy=True):
         """Moments as "mean/<name>" and "variance/<name>" once there are any, and what the dropout's seeds follow from."""
         states = self._trainer._updaters[0].states
         moments = {

@@ -491,11 +491,12 @@ struct Adam {
   float epsilon;
 };
 
-template <bool GRADIENT>
-inline void adam_row(Adam adam, float* RESTRICT w, const float* RESTRICT g, float* RESTRICT m, float* RESTRICT v, int64_t n) {
+// One row of n numbers; `g`, its gradient, is float or T, or absent (null) where it is zero.
+template <bool GRADIENT, class T>
+inline void adam_row(Adam adam, float* RESTRICT w, const T* RESTRICT g, float* RESTRICT m, float* RESTRICT v, int64_t n) {
 #pragma omp simd
   for (int64_t j = 0; j < n; j++) {
-    const float x = GRADIENT ? g[j] * adam.scale : 0.0f;
+    const float x = GRADIENT ? load(g[j]) * adam.scale : 0.0f;
     m[j] += (x - m[j]) * adam.rest1;
     v[j] = v[j] * adam.beta2 + x * x * adam.rest2;
     w[j] = w[j] * adam.decay - adam.step_size * m[j] / (std::sqrt(v[j]) * adam.correction + adam.epsilon);
@@ -508,32 +509,69 @@ inline void round_row(const float* RESTRICT w, T* RESTRICT low, int64_t n) {
   for (int64_t j = 0; j < n; j++) store(low[j], w[j]);
 }
 
-// One tensor of n numbers; `low`, its copy in T, is rounded anew (null: there is none).
+constexpr int64_t CHUNK = 8192;  // numbers of a tensor that are handed out at once
+constexpr int64_t NEAR = 1024;   // and at most so many at once: small enough to be read again from the nearest cache
+
+// One tensor of n numbers. Its gradient is `g`, or `g_low` in T where g is null; `low`, the weight's copy in T, is rounded anew
+// (null: there is none).
 template <class T>
-static void adamw(Adam adam, float* w, const float* g, float* m, float* v, T* low, int64_t n, int threads) {
-  for_rows(n, 8192, threads, [=](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i += 1024) {  // small enough to be rounded from the nearest cache
-      const int64_t size = std::min<int64_t>(1024, last - i);
-      adam_row<true>(adam, w + i, g + i, m + i, v + i, size);
+static void adamw(Adam adam, float* w, const float* g, const T* g_low, float* m, float* v, T* low, int64_t n, int threads) {
+  for_rows(n, CHUNK, threads, [=](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i += NEAR) {
+      const int64_t size = std::min(NEAR, last - i);
+      if (g)
+        adam_row<true>(adam, w + i, g + i, m + i, v + i, size);
+      else
+        adam_row<true>(adam, w + i, g_low + i, m + i, v + i, size);
       if (low) round_row(w + i, low + i, size);
     }
   });
 }
 
-// A table of rows x n of which few have a gradient: row slots[i] >= 0 of `g` is that of row i. Where a row has never had one
-// its moments are zero and all there is to do is the decay.
-static void adamw_table(Adam adam, float* w, const float* g, const int32_t* slots, const uint8_t* seen, float* m, float* v,
-                        int64_t rows, int64_t n, int threads) {
-  for_rows(rows, GRAIN, threads, [=](int64_t first, int64_t last) {
-    for (int64_t row = first; row < last; row++) {
-      const int64_t i = row * n;
-      if (slots[row] >= 0) {
-        adam_row<true>(adam, w + i, g + slots[row] * n, m + i, v + i, n);
-      } else if (seen[row]) {
-        adam_row<false>(adam, w + i, nullptr, m + i, v + i, n);
-      } else if (adam.decay != 1.0f) {
-        for (int64_t j = 0; j < n; j++) w[i + j] *= adam.decay;
+// The sum of the squares of n numbers.
+template <class T>
+static double sum_squares(const T* x, int64_t n, int threads) {
+  std::vector<double> partials((n + CHUNK - 1) / CHUNK);
+  double* sums = partials.data();
+  for_rows(n, CHUNK, threads, [=](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i += NEAR) {
+      const int64_t end = std::min(i + NEAR, last);
+      float sum = 0;
+#pragma omp simd reduction(+ : sum)
+      for (int64_t j = i; j < end; j++) sum += load(x[j]) * load(x[j]);
+      sums[first / CHUNK] += sum;
+    }
+  });
+  double sum = 0;
+  for (const double partial : partials) sum += partial;
+  return sum;
+}
+
+// Some rows of a table whose rows seldom have a gradient. A row sleeps until it is needed: only then the updates that it slept
+// through, in which its gradient was zero, are done one after the other in the nearest cache, with the same result as if each
+// had been done at its time. `adams` are all `updates` updates, done[row] says how many of them a row has had; where a row has never
+// had a gradient (not seen[row]) its moments are zero and all there is to do is the decay.
+// rows (null: the first `count` ones), each once, are brought to the last update; with `g` (count x n), to the one before, and
+// then have the last one with row i of g for rows[i].
+static void adamw_table(const Adam* adams, int64_t updates, float* w, const float* g, const int64_t* rows, int64_t count,
+                        int64_t* done, uint8_t* seen, float* m, float* v, int64_t n, int threads) {
+  for_rows(count, GRAIN, threads, [=](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      const int64_t row = rows ? rows[i] : i;
+      float* const weight = w + row * n;
+      for (int64_t update = done[row]; update < updates - (g != nullptr); update++) {
+        const Adam& adam = adams[update];
+        if (seen[row]) {
+          adam_row<false, float>(adam, weight, nullptr, m + row * n, v + row * n, n);
+        } else if (adam.decay != 1.0f) {
+          for (int64_t j = 0; j < n; j++) weight[j] *= adam.decay;
+        }
       }
+      if (g) {
+        adam_row<true>(adams[updates - 1], weight, g + i * n, m + row * n, v + row * n, n);
+        seen[row] = 1;
+      }
+      done[row] = updates;
     }
   });
 }
@@ -547,9 +585,9 @@ const char* source_digest() { return SOURCE_DIGEST; }
 
 int64_t grain() { return GRAIN; }
 
-void adamw_rows(const Adam* adam, float* w, const float* g, const int32_t* slots, const uint8_t* seen, float* m, float* v,
-                int64_t rows, int64_t n, int threads) {
-  adamw_table(*adam, w, g, slots, seen, m, v, rows, n, threads);
+void adamw_rows(const Adam* adams, int64_t updates, float* w, const float* g, const int64_t* rows, int64_t count, int64_t* done,
+                uint8_t* seen, float* m, float* v, int64_t n, int threads) {
+  adamw_table(adams, updates, w, g, rows, count, done, seen, m, v, n, threads);
 }
 
 void transpose(const uint16_t* x, uint16_t* out, int64_t rows, int64_t n, int threads) { transpose_16(x, out, rows, n, threads); }
@@ -565,9 +603,11 @@ void join_heads(void* joined, int64_t row_stride, int64_t token_stride, void* sp
 }
 
 #define FOR_TYPE(T, name)                                                                                                   \
-  void adamw_##name(const Adam* adam, float* w, const float* g, float* m, float* v, T* low, int64_t n, int threads) {       \
-    adamw<T>(*adam, w, g, m, v, low, n, threads);                                                                           \
+  void adamw_##name(const Adam* adam, float* w, const float* g, const T* g_low, float* m, float* v, T* low, int64_t n,       \
+                    int threads) {                                                                                          \
+    adamw<T>(*adam, w, g, g_low, m, v, low, n, threads);                                                                    \
   }                                                                                                                         \
+  double sum_squares_##name(const T* x, int64_t n, int threads) { return sum_squares<T>(x, n, threads); }                   \
   void add_norm_##name(const float* x, int64_t x_stride, const T* y, const float* weight, const float* bias,                \
                        float eps, const Dropout* dropout, float* out, T* low, float* mean, float* rstd,                     \
                        int64_t rows, int64_t n, int threads) {                                                              \

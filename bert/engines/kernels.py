@@ -57,6 +57,8 @@ def _load():
         return None, f"cannot be loaded: {error}"
     library.set_team(team)
     library.grain.restype = ctypes.c_int64
+    for name in _TYPES.values():
+        getattr(library, f"sum_squares_{name}").restype = ctypes.c_double
     return library, ""
 
 
@@ -80,7 +82,7 @@ def _call(name, dtype, *arguments):
         _pointer(argument)
         if isinstance(argument, torch.Tensor)
         else ctypes.byref(argument)
-        if isinstance(argument, ctypes.Structure)
+        if isinstance(argument, (ctypes.Structure, ctypes.Array))
         else ctypes.c_int64(argument)
         if isinstance(argument, int)
         else ctypes.c_float(argument)
@@ -88,7 +90,8 @@ def _call(name, dtype, *arguments):
         else argument  # None: a null pointer
         for argument in arguments
     ]
-    getattr(_library(), f"{name}_{_TYPES[dtype]}" if dtype else name)(*converted, ctypes.c_int(torch.get_num_threads()))
+    function = getattr(_library(), f"{name}_{_TYPES[dtype]}" if dtype else name)
+    return function(*converted, ctypes.c_int(torch.get_num_threads()))
 
 
 def _pointer(tensor):
@@ -175,18 +178,66 @@ def column_sums(x):
     return partials.sum(0)
 
 
+def sum_squares(x):
+    """The sum of the squares of all numbers of x, as a float."""
+    return _call("sum_squares", x.dtype, x, x.numel())
+
+
 def adamw(adam, weight, gradient, exp_avg, exp_avg_sq, low):
-    """One update of a float32 tensor in place, and of `low`, its copy in another type (None: there is none)."""
-    dtype = torch.float32 if low is None else low.dtype
-    _call("adamw", dtype, adam, weight, gradient, exp_avg, exp_avg_sq, low, weight.numel())
+    """One update of a float32 tensor in place, and of `low`, its copy in another type (None: there is none).
 
-
-def adamw_rows(adam, weight, gradient, slots, seen, exp_avg, exp_avg_sq):
-    """The same for a table (rows, n) with gradients for few of its rows: gradient[slots[i]] is row i's; -1: it has none.
-
-    slots (rows,) int32; seen (rows,) bool: the rows whose moments are not zero.
+    `gradient` is float32, or of the type of `low`.
     """
-    _call("adamw_rows", None, adam, weight, gradient, slots, seen, exp_avg, exp_avg_sq, *weight.shape)
+    dtype = torch.float32 if low is None else low.dtype
+    gradients = (gradient, None) if gradient.dtype == torch.float32 else (None, gradient)
+    _call("adamw", dtype, adam, weight, *gradients, exp_avg, exp_avg_sq, low, weight.numel())
+
+
+class TableAdamW:
+    """AdamW for a table (rows, n) float32 in place, of which an update's gradient reaches few rows: a row sleeps.
+
+    Before a row is read it must be woken; only then the updates it slept through are done, each as it would have been done
+    at its time, bit for bit. The row stays in the nearest cache for all of them; done at their times, each would move the
+    whole table through memory.
+    """
+
+    LONGEST_SLEEP = 1024  # updates
+
+    def __init__(self, weight, exp_avg, exp_avg_sq):
+        self.weight, self.moments = weight, (exp_avg, exp_avg_sq)
+        self._adams = (Adam * self.LONGEST_SLEEP)()
+        self._updates = 0  # filled in `_adams`
+        self._done = torch.zeros(len(weight), dtype=torch.int64)  # how many of these each row has had
+        self.moments_changed()
+
+    def moments_changed(self):
+        """To be called after the moments were written from elsewhere, while all rows were awake."""
+        exp_avg, exp_avg_sq = self.moments
+        self._seen = ((exp_avg != 0) | (exp_avg_sq != 0)).any(1)  # a row that has never had a gradient only decays
+
+    def wake(self, rows):
+        """Bring these rows (int64, each once) up to date."""
+        if self._updates:
+            self._call(None, rows, len(rows))
+
+    def wake_all(self):
+        if self._updates:
+            self._call(None, None, len(self.weight))
+            self._updates = 0
+            self._done.zero_()
+
+    def update(self, adam, rows, gradient):
+        """One update: row i of `gradient` (float32) is that of row rows[i] (each once); the other rows have none."""
+        if self._updates == self.LONGEST_SLEEP:
+            self.wake_all()
+        self._adams[self._updates] = adam
+        self._updates += 1
+        self._call(gradient, rows, len(rows))
+
+    def _call(self, gradient, rows, count):
+        updates = self._adams, self._updates
+        table = self._done, self._seen, *self.moments, self.weight.shape[1]
+        _call("adamw_rows", None, *updates, self.weight, gradient, rows, count, *table)
 
 
 def transposed(x):

@@ -111,8 +111,10 @@ class PyTorchEngine:
             }
             for name, weight in self.weights.items()
         }
-        words = self.weights[WORD_EMBEDDINGS]
-        self._seen = torch.zeros(len(words), dtype=torch.bool)  # rows of the table that have had a gradient
+        self._words = None  # where there are kernels: the word embeddings, whose rows may lag behind their updates
+        if kernels.available(device):
+            moments = self._moments[WORD_EMBEDDINGS]
+            self._words = kernels.TableAdamW(self.weights[WORD_EMBEDDINGS], moments["exp_avg"], moments["exp_avg_sq"])
         self.dropout = Dropout(seed)
         torch.manual_seed(seed)  # for dropout on a GPU
 
@@ -127,17 +129,15 @@ class PyTorchEngine:
         return loss.detach()
 
     def apply_gradients(self, *, learning_rate, max_grad_norm, loss_scale):
-        apply = self._apply_with_kernels if kernels.available(self._device) else self._apply_with_torch
-        norm = apply(learning_rate, max_grad_norm, loss_scale)
-        for weight in self.weights.values():
-            weight.grad = None
+        apply = self._apply_with_torch if self._words is None else self._apply_with_kernels
+        norm = apply(self.model_weights.take_gradients(), learning_rate, max_grad_norm, loss_scale)
         return Update(grad_norm=norm)
 
-    def _apply_with_torch(self, learning_rate, max_grad_norm, loss_scale):
-        words = self.weights[WORD_EMBEDDINGS]
-        if words.grad.is_sparse:
-            words.grad = words.grad.to_dense()
-        norm = _norm(weight.grad for weight in self.weights.values()) / loss_scale
+    def _apply_with_torch(self, gradients, learning_rate, max_grad_norm, loss_scale):
+        words = gradients[WORD_EMBEDDINGS]
+        gradients[WORD_EMBEDDINGS] = words.to_dense() if words.is_sparse else words
+        gradients = {name: gradient.float() for name, gradient in gradients.items()}
+        norm = torch.stack(torch._foreach_norm(list(gradients.values()))).norm() / loss_scale
         clip = torch.clamp(max_grad_norm / norm, max=1.0) if max_grad_norm else torch.ones_like(norm)
         # torch.optim.AdamW's fused kernel divides the gradients by grad_scale and does nothing at all where found_inf is 1.
         # Both stay on the device, so that an update whose verdict nobody asks for costs no wait. (The class around the
@@ -150,7 +150,7 @@ class PyTorchEngine:
                 torch._foreach_add_(steps, 1 - verdict["found_inf"])
                 torch._fused_adamw_(
                     [self.weights[name] for name in names],
-                    [self.weights[name].grad for name in names],
+                    [gradients[name] for name in names],
                     exp_avgs,
                     exp_avg_sqs,
                     [],
@@ -165,20 +165,16 @@ class PyTorchEngine:
         self.model_weights.changed()
         return norm
 
-    def _apply_with_kernels(self, learning_rate, max_grad_norm, loss_scale):
+    def _apply_with_kernels(self, gradients, learning_rate, max_grad_norm, loss_scale):
         """The same on a CPU: the word embeddings' gradient stays the few rows that occur, of a table that is most of a small
         model, and the copies for the products are rounded in passing."""
-        words = self.weights[WORD_EMBEDDINGS]
-        rows, places = torch.unique(words.grad._indices()[0], return_inverse=True)
-        word_gradient = torch.zeros(len(rows), words.shape[1]).index_add_(0, places, words.grad._values())
-        gradients = {name: weight.grad for name, weight in self.weights.items()} | {WORD_EMBEDDINGS: word_gradient}
-        norm = float(_norm(gradients.values())) / loss_scale
+        words = gradients[WORD_EMBEDDINGS]
+        rows, places = torch.unique(words._indices()[0], return_inverse=True)
+        gradients[WORD_EMBEDDINGS] = torch.zeros(len(rows), words.shape[1]).index_add_(0, places, words._values())
+        norm = math.sqrt(sum(map(kernels.sum_squares, gradients.values()))) / loss_scale
         if not math.isfinite(norm):
             return norm
         clip = min(1.0, max_grad_norm / norm) if max_grad_norm and norm else 1.0
-        slots = torch.full((len(words),), -1, dtype=torch.int32)
-        slots[rows] = torch.arange(len(rows), dtype=torch.int32)
-        self._seen[rows] = True
         beta1, beta2 = self._adam["beta1"], self._adam["beta2"]
         for weight_decay, names in self._groups:
             torch._foreach_add_([self._moments[name]["step"] for name in names], 1)
@@ -194,31 +190,34 @@ class PyTorchEngine:
                 epsilon=self._adam["eps"],
             )
             for name in names:
-                weight, gradient = self.weights[name], gradients[name]
-                moments = self._moments[name]["exp_avg"], self._moments[name]["exp_avg_sq"]
-                if weight is words:
-                    kernels.adamw_rows(adam, weight, gradient, slots, self._seen, *moments)
+                if name == WORD_EMBEDDINGS:
+                    self._words.update(adam, rows, gradients[name])
                 else:
-                    kernels.adamw(adam, weight, gradient.contiguous(), *moments, self.model_weights.low(name))
+                    moments = self._moments[name]["exp_avg"], self._moments[name]["exp_avg_sq"]
+                    low = self.model_weights.low(name)
+                    kernels.adamw(adam, self.weights[name], gradients[name].contiguous(), *moments, low)
         return norm
 
     def predict(self, batch):
         with torch.inference_mode():
             return self._logits(batch, training=False).cpu().numpy()
 
-    def get_weights(self):
-        return {name: weight.detach().cpu().numpy().copy() for name, weight in self.weights.items()}
+    def get_weights(self, *, copy=True):
+        self._wake_words()
+        return {name: _array(weight, copy) for name, weight in self.weights.items()}
 
     def set_weights(self, weights):
         check_weights(weights, self.shapes)
+        self._wake_words()
         with torch.no_grad():
             for name, weight in self.weights.items():
                 weight.copy_(torch.from_numpy(np.asarray(weights[name], np.float32)))
             self.model_weights.changed()
 
-    def state_dict(self):
+    def state_dict(self, *, copy=True):
+        self._wake_words()
         state = {
-            f"{kind}/{name}": tensor.cpu().numpy().copy()
+            f"{kind}/{name}": _array(tensor, copy)
             for name, moments in self._moments.items()
             for kind, tensor in moments.items()
         }
@@ -228,17 +227,22 @@ class PyTorchEngine:
         return state
 
     def load_state_dict(self, state):
+        self._wake_words()
         for name, moments in self._moments.items():
             for kind, tensor in moments.items():
                 if f"{kind}/{name}" not in state:
                     raise InputError(f"training state: {kind} of {name} is missing")
                 tensor.copy_(torch.from_numpy(np.asarray(state[f"{kind}/{name}"])))
-        words = self._moments[WORD_EMBEDDINGS]
-        self._seen = ((words["exp_avg"] != 0) | (words["exp_avg_sq"] != 0)).any(1).cpu()
+        if self._words is not None:
+            self._words.moments_changed()
         random = self.dropout.random
         random.state = {**random.state, "state": {"state": np.asarray(state["random/cpu"], np.uint64)}}
         if self._device.type == "cuda":
             torch.cuda.set_rng_state(torch.from_numpy(state["random/cuda"]), self._device)
+
+    def _wake_words(self):
+        if self._words is not None:
+            self._words.wake_all()
 
     def peak_memory(self):
         if self._device.type == "cuda":
@@ -246,11 +250,14 @@ class PyTorchEngine:
         return peak_resident_memory()
 
     def _logits(self, batch, *, training):
+        input_ids = self._tensor(batch.input_ids).long()
+        if self._words is not None:
+            self._words.wake(torch.unique(input_ids))
         padded = batch.valid_length.min() < batch.input_ids.shape[1]
         return classify(
             self.model_weights,
             self.architecture,
-            self._tensor(batch.input_ids).long(),
+            input_ids,
             self._tensor(batch.token_type_ids).long(),
             self._tensor(batch.valid_length).long() if padded else None,
             dropout=self.dropout if training else None,
@@ -263,9 +270,9 @@ class PyTorchEngine:
         return tensor if self._device.type == "cpu" else tensor.pin_memory().to(self._device, non_blocking=True)
 
 
-def _norm(tensors):
-    """The L2 norm of all of them together."""
-    return torch.stack(torch._foreach_norm(list(tensors))).norm()
+def _array(tensor, copy):
+    array = tensor.detach().cpu().numpy()
+    return array.copy() if copy and tensor.device.type == "cpu" else array
 
 
 def _keep_freed_memory():

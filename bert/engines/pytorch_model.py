@@ -26,7 +26,7 @@ _ACTIVATIONS = {
 
 
 class Weights:
-    """The float32 master weights, and the same numbers in the compute type for the matrix products.
+    """The float32 master weights, the same numbers in the compute type for the matrix products, and the gradients.
 
     `masters` maps canonical names to leaf tensors. Query, key and value of a layer lie one below the other in memory, so
     that the three are one product. Whoever changes the masters calls `changed`, or keeps `low` in step.
@@ -36,6 +36,7 @@ class Weights:
         self.masters = {}
         self._products = {}  # layer's name -> kind -> (stacked masters, the same in `dtype`)
         self._home = {}  # master's name -> (layer's name in `_products`, first row, last row)
+        self._gradients = {}  # master's name -> gradient of a product's weight or bias
         self.dtype = dtype
         for name, shape in shapes.items():
             if name in self.masters:
@@ -45,13 +46,15 @@ class Weights:
                 names += [name.replace(".query.", f".{other}.") for other in ("key", "value")]
             stack = torch.zeros(len(names) * shape[0], *shape[1:], device=device)
             for number, member in enumerate(names):
-                self.masters[member] = stack[number * shape[0] : (number + 1) * shape[0]].requires_grad_()
+                self.masters[member] = stack[number * shape[0] : (number + 1) * shape[0]]
             layer, kind = name.rsplit(".", 1)
             if f"{layer}.bias" in shapes and not layer.endswith("LayerNorm"):
                 low = stack if dtype == torch.float32 else torch.zeros_like(stack, dtype=dtype)
                 for number, member in enumerate(names):
                     self._home[member] = layer, number * shape[0], (number + 1) * shape[0]
                 self._products.setdefault(layer, {})[kind] = stack, low
+            else:
+                self.masters[name].requires_grad_()  # autograd keeps its gradient
 
     def changed(self):
         """Round the masters to the compute type: once per update, whatever number of products read them."""
@@ -71,6 +74,26 @@ class Weights:
         """Weight and bias in the compute type of layers that lie one below the other."""
         first, last = self._home[f"{names[0]}.weight"], self._home[f"{names[-1]}.weight"]
         return [self._products[first[0]][kind][1][first[1] : last[2]] for kind in ("weight", "bias")]
+
+    def add_gradients(self, names, weight, bias):
+        """Add the gradients of `product(*names)`: the weight's in the compute type, the bias's in float32.
+
+        The first of an update is kept as it is: half as much to move in 16 bits, and float32 would hold the same numbers.
+        """
+        heights = [len(self.masters[f"{name}.bias"]) for name in names]
+        for kind, gradient in (("weight", weight), ("bias", bias)):
+            for name, part in zip(names, gradient.split(heights)):
+                name = f"{name}.{kind}"
+                earlier = self._gradients.get(name)
+                self._gradients[name] = part if earlier is None else earlier.float().add_(part)
+
+    def take_gradients(self):
+        """Master's name -> gradient in float32 or the compute type, the word embeddings' may be sparse; none is kept."""
+        gradients, self._gradients = self._gradients, {}
+        for name, master in self.masters.items():
+            if master.requires_grad:
+                gradients[name], master.grad = master.grad, None
+        return gradients
 
 
 class Dropout:
@@ -131,9 +154,8 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
 
     def dense(x, *names, act=None):
         """x (..., inputs) in the compute type through one layer, or through several side by side as one product."""
-        parameters = [masters[f"{name}.{kind}"] for kind in ("weight", "bias") for name in names]
         fused_gelu = act == "gelu" and fused
-        y = _Dense.apply(x, *weights.product(*names), fused_gelu, *parameters)
+        y = _Dense.apply(x, weights, names, fused_gelu)
         return y if act is None or fused_gelu else _ACTIVATIONS[act](y)
 
     def layer_norm(x, name):
@@ -215,17 +237,15 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
 
 
 class _Dense(Function):
-    """x @ weight.T + bias in the compute type, through GELU where asked; the gradients go to the float32 masters.
-
-    The masters of the weight, then those of the bias, lie one below the other as the rows of `weight` and `bias` do.
-    """
+    """x (..., inputs) through weights.product(*names) and, where asked, GELU; weights.add_gradients takes their gradients."""
 
     @staticmethod
-    def forward(ctx, x, weight, bias, gelu, *masters):
+    def forward(ctx, x, weights, names, gelu):
+        weight, bias = weights.product(*names)
         rows = x.reshape(-1, x.shape[-1])
         y = _linear(rows, weight, bias)
         ctx.save_for_backward(rows, weight, y if gelu else None)
-        ctx.shape, ctx.heights = x.shape, [len(master) for master in masters[: len(masters) // 2]]
+        ctx.shape, ctx.weights, ctx.names = x.shape, weights, names
         return (F.gelu(y) if gelu else y).view(*x.shape[:-1], len(weight))
 
     @staticmethod
@@ -239,9 +259,8 @@ class _Dense(Function):
             grad_bias = kernels.column_sums(grad.contiguous())
         else:
             grad_bias = grad.sum(0, dtype=torch.float32)
-        grad_weight = _transposed_product(grad, rows).float()
-        grad_x = (grad @ weight).view(ctx.shape)
-        return grad_x, None, None, None, *grad_weight.split(ctx.heights), *grad_bias.split(ctx.heights)
+        ctx.weights.add_gradients(ctx.names, _transposed_product(grad, rows), grad_bias)
+        return (grad @ weight).view(ctx.shape), None, None, None
 
 
 def _linear(x, weight, bias):
