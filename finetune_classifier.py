@@ -157,7 +157,8 @@ def run(config):
 
             def keep_best(evaluation):
                 card = model_card(task, config, pretrained, precision, evaluation)
-                save_model(folder / "model", engine.get_weights(), pretrained, task=task, tokenizer=tokenizer, card=card)
+                weights = engine.get_weights(copy=False)
+                save_model(folder / "model", weights, pretrained, task=task, tokenizer=tokenizer, card=card)
                 for name, outputs in dev_outputs.items():
                     write_dev_predictions(folder / "predictions", task, name, "best", *outputs)
                     write_mistakes(folder / "predictions", task, name, *outputs, splits[name].examples)

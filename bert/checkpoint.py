@@ -39,8 +39,8 @@ class Checkpoints:
         position = f"step-{result.updates:08d}-{len(result.evaluations):04d}"
         if position == self._saved:
             return
-        arrays = {f"weights/{name}": array for name, array in self.engine.get_weights().items()}
-        arrays.update({f"engine/{name}": array for name, array in self.engine.state_dict().items()})
+        arrays = {f"weights/{name}": array for name, array in self.engine.get_weights(copy=False).items()}
+        arrays.update({f"engine/{name}": array for name, array in self.engine.state_dict(copy=False).items()})
         if (self.scaler.bad_updates and not self.scaler.dynamic) or not all(map(_is_finite, arrays.values())):
             self.log.say(f"WARNING: no checkpoint at step {result.updates}: gradients or weights are not finite")
             return

@@ -224,6 +224,12 @@ def test_state_round_trips_to_an_identical_next_step(name):
         assert step(resumed, [batch])[0] == step(straight, [batch])[0]
     assert_same(resumed.get_weights(), straight.get_weights())
     assert_same(resumed.state_dict(), straight.state_dict())
+    weights, state = straight.get_weights(), straight.state_dict()
+    assert_same(straight.get_weights(copy=False), weights)
+    assert_same(straight.state_dict(copy=False), state)
+    step(straight, [batch])
+    assert_same(weights, resumed.get_weights())  # copies stay as they were
+    assert_same(state, resumed.state_dict())
 
 
 @pytest.mark.parametrize("name", ENGINE_NAMES)

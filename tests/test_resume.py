@@ -294,13 +294,13 @@ class StatefulEngine(CountingEngine):
             self.state = self.state * np.uint64(6364136223846793005)
         return super().apply_gradients(**options)
 
-    def get_weights(self):
+    def get_weights(self, **options):
         return {"w": np.array([len(self.rates)], np.float32)}
 
     def set_weights(self, weights):
         self.rates = [0.0] * int(weights["w"][0])
 
-    def state_dict(self):
+    def state_dict(self, **options):
         return {"random": self.state, "flags": np.zeros((2, 3), np.float32).T}
 
     def load_state_dict(self, state):
@@ -374,7 +374,7 @@ def test_a_static_scale_saves_nothing_while_gradients_are_not_finite(tmp_path, c
 
 @pytest.mark.parametrize("part", ["get_weights", "state_dict"])
 def test_no_checkpoint_ever_holds_a_number_that_is_not_finite(part, tmp_path, monkeypatch, capsys):
-    def broken(self):
+    def broken(self, **options):
         return {"w": np.array([1.0, np.inf if len(self.rates) > 2 else 1.0], np.float32)}
 
     monkeypatch.setattr(StatefulEngine, part, broken)
@@ -493,8 +493,8 @@ class HungryEngine(StatefulEngine):
         super().__init__()
         self.disk, self.leave = disk, leave
 
-    def get_weights(self):
-        return {**super().get_weights(), "ballast": np.zeros(100 * 1024, np.float32)}
+    def get_weights(self, **options):
+        return {**super().get_weights(**options), "ballast": np.zeros(100 * 1024, np.float32)}
 
     def apply_gradients(self, **options):
         if len(self.rates) == 4:
