@@ -17,10 +17,12 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from test_engines import WITH_DROPOUT, make_engine, make_rows, step  # noqa: E402
 
-from bert.engines import kernels  # noqa: E402
+from bert.engines import kernels, pytorch_model  # noqa: E402
 from bert.engines.pytorch_model import (  # noqa: E402
     Dropout,
     _Attention,
+    _linear,
+    _product,
     _transposed_product,
     dropout_factors,
 )
@@ -310,6 +312,43 @@ def test_the_whole_model_learns_the_same_without_kernels(dtype, lengths, monkeyp
         assert loss == pytest.approx(plain_loss, rel=relative)
         assert float(result.grad_norm) == pytest.approx(float(plain_result.grad_norm), rel=relative)
     assert np.array_equal(fused.dropout.random.random_raw(4), plain.dropout.random.random_raw(4))
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("with_kernels", [True, False])
+def test_products_on_a_cpu_that_cannot_multiply_the_type(dtype, with_kernels, monkeypatch):
+    """Sums in float32 rounded once; what the type cannot hold is infinite."""
+    monkeypatch.setattr(pytorch_model, "_multiplies", lambda dtype: False)
+    if not with_kernels:
+        monkeypatch.setattr(kernels, "available", lambda device: False)
+    a, b, bias = (some(*shape, dtype=dtype, seed=seed) for seed, shape in enumerate([(40, 24), (24, 40), (40,)]))
+    results = [
+        (_product(a, b), a.double() @ b.double()),
+        (_product(a.view(4, 10, 24), b.view(4, 24, 10)), a.double().view(4, 10, 24) @ b.double().view(4, 24, 10)),
+        (_linear(a, b.t(), bias), a.double() @ b.double() + bias.double()),
+        (_transposed_product(a, b.t()), a.double().t() @ b.double().t()),
+        (_transposed_product(b.t()[:, :9], a), b.double()[:9] @ a.double()),
+    ]
+    for result, expected in results:
+        assert result.dtype == dtype
+        torch.testing.assert_close(result.double(), expected, rtol=torch.finfo(dtype).eps / 2, atol=1e-5)
+    large = torch.full((2, 2), torch.finfo(dtype).max, dtype=dtype)
+    assert torch.isinf(_product(large, large)).all()
+
+
+@pytest.mark.skipif(not pytorch_model._multiplies(torch.bfloat16), reason="this CPU cannot multiply bfloat16")
+def test_the_whole_model_learns_the_same_where_the_cpu_cannot_multiply_the_type(monkeypatch):
+    native, rounded = (make_engine(architecture=WITH_DROPOUT, dtype="bfloat16") for _ in range(2))
+    for update in range(3):
+        batch = make_rows([9, 5, 7, 12], seed=update)
+        loss, result = step(native, [batch])
+        with monkeypatch.context() as patch:
+            patch.setattr(pytorch_model, "_multiplies", lambda dtype: False)
+            other_loss, other_result = step(rounded, [batch])
+            logits = rounded.predict(batch)
+        assert loss == pytest.approx(other_loss, rel=4e-2)
+        assert float(result.grad_norm) == pytest.approx(float(other_result.grad_norm), rel=4e-2)
+        np.testing.assert_allclose(native.predict(batch), logits, atol=4e-2)
 
 
 def test_results_do_not_depend_on_the_number_of_threads():

@@ -183,8 +183,8 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
         q, k, v = packed.chunk(3, dim=-1) if q is None else (q, *packed.chunk(2, dim=-1))
         q, k, v = (tensor.unflatten(-1, (a.num_attention_heads, -1)).transpose(1, 2) for tensor in (q, k, v))
         if key is not None and x.device.type == "cpu":  # where torch's fused attention knows no dropout
-            scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
-            context = drop(torch.softmax(scores if mask is None else scores + mask, dim=-1), key) @ v
+            scores = _product(q * q.shape[-1] ** -0.5, k.transpose(2, 3))
+            context = _product(drop(torch.softmax(scores if mask is None else scores + mask, dim=-1), key), v)
         else:
             probability = 0.0 if key is None else key.threshold / 2**16
             context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=probability)
@@ -237,7 +237,7 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
 
 
 class _Dense(Function):
-    """x (..., inputs) through weights.product(*names) and, where asked, GELU; weights.add_gradients takes their gradients."""
+    """x (..., inputs) through weights.product(*names) and, where asked, GELU; weights.add_gradients takes the gradients."""
 
     @staticmethod
     def forward(ctx, x, weights, names, gelu):
@@ -260,37 +260,48 @@ class _Dense(Function):
         else:
             grad_bias = grad.sum(0, dtype=torch.float32)
         ctx.weights.add_gradients(ctx.names, _transposed_product(grad, rows), grad_bias)
-        return (grad @ weight).view(ctx.shape), None, None, None
+        return _product(grad, weight).view(ctx.shape), None, None, None
 
 
 def _linear(x, weight, bias):
     """x @ weight.T + bias for x (rows, inputs)."""
-    if x.device.type == "cpu" and _product_adds_bias(x.dtype):
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return F.linear(x, weight, bias)
+    if x.device.type != "cpu" or x.dtype == torch.float32:
+        return F.linear(x, weight, bias)
+    if not _multiplies(x.dtype):
+        return F.linear(x.float(), weight.float(), bias.float()).to(x.dtype)
+    # adds the bias in passing; F.linear first fills the result with copies of it
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _product(a, b):
+    """a @ b, for matrices or batches of them.
+
+    Where the CPU's library cannot multiply their 16-bit type, PyTorch would fall back on loops that take ten to sixty times
+    as long as its float32 product. There it is that product, rounded once: sums are kept in float32 either way.
+    """
+    if a.device.type == "cpu" and a.dtype != torch.float32 and not _multiplies(a.dtype):
+        return (a.float() @ b.float()).to(a.dtype)
+    return a @ b
 
 
 @cache
-def _product_adds_bias(dtype):
-    """Whether oneDNN can multiply this type on this CPU, and so add the bias in passing; F.linear first fills the result
-    with copies of it, but falls back where oneDNN cannot."""
-    if not torch.backends.mkldnn.is_available():
-        return False
+def _multiplies(dtype):
+    """Whether oneDNN multiplies this 16-bit type on this CPU."""
     supported = {
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
     }
-    return dtype in supported and supported[dtype]()
+    return torch.backends.mkldnn.is_available() and supported[dtype]()
 
 
 def _transposed_product(a, b):
     """a.T @ b for a (rows, m) and b (rows, n)."""
-    if a.element_size() == 2 and kernels.available(a.device):
+    if a.element_size() == 2 and kernels.available(a.device) and _multiplies(a.dtype):
         # On a CPU such a product in 16 bits takes half as long again as a plain one; to transpose the narrower is cheap.
         if a.shape[1] <= b.shape[1]:
             return kernels.transposed(a.contiguous()) @ b
         return kernels.transposed(kernels.transposed(b.contiguous()) @ a)
-    return a.t() @ b
+    return _product(a.t(), b)
 
 
 class _Drop(Function):
@@ -341,11 +352,11 @@ class _Attention(Function):
         ctx.scale = (parts[0].shape[-1] // heads) ** -0.5
         ctx.key, ctx.alone = key, q is not None
         q, k, v = (kernels.split_heads(part, heads) for part in parts)  # (batch * heads, tokens, size)
-        scores = torch.bmm(q, k.transpose(1, 2))
+        scores = _product(q, k.transpose(1, 2))
         shares, dropped = kernels.softmax_dropout(
             scores.view(-1, scores.shape[-1]), valid_length, heads * q.shape[1], ctx.scale, key
         )
-        context = torch.bmm(dropped.view(scores.shape), v)
+        context = _product(dropped.view(scores.shape), v)
         ctx.save_for_backward(q, k, v, shares, dropped.view(scores.shape))
         return kernels.join_heads(context, torch.empty(parts[0].shape, dtype=packed.dtype))
 
@@ -359,11 +370,11 @@ class _Attention(Function):
         packed = torch.empty(batch, length, (2 if ctx.alone else 3) * hidden, dtype=grad.dtype)
         grad_q = torch.empty(batch, queries, hidden, dtype=grad.dtype) if ctx.alone else packed[..., :hidden]
         grad_k, grad_v = packed[..., -2 * hidden : -hidden], packed[..., -hidden:]
-        kernels.join_heads(torch.bmm(dropped.transpose(1, 2), grad), grad_v)
-        grad_dropped = torch.bmm(grad, v.transpose(1, 2))
+        kernels.join_heads(_product(dropped.transpose(1, 2), grad), grad_v)
+        grad_dropped = _product(grad, v.transpose(1, 2))
         grad_scores = kernels.softmax_dropout_backward(grad_dropped.view(shares.shape), shares, ctx.scale, ctx.key).view(
             dropped.shape
         )
-        kernels.join_heads(torch.bmm(grad_scores, k), grad_q)
-        kernels.join_heads(torch.bmm(grad_scores.transpose(1, 2), q), grad_k)
+        kernels.join_heads(_product(grad_scores, k), grad_q)
+        kernels.join_heads(_product(grad_scores.transpose(1, 2), q), grad_k)
         return grad_q if ctx.alone else None, packed, None, None, None
