@@ -274,7 +274,15 @@ def test_the_summary_counts_runs_overflows_and_runs_that_learned_nothing(blocks)
         in told
     )
     assert "(not every combination)" in told
-    assert "float16 skipped 6 of 240 updates (2.50%)" in told
+    assert "float16 skipped 6 of 240 updates (2.50%): a gradient overflowed." in told
+
+
+def test_the_summary_says_that_nothing_overflowed(tmp_path):
+    write_run(tmp_path / "run", "RTE", dtype="float16")
+    (run,) = gather([tmp_path])
+    run.results["skipped_updates"] = 0
+    told = " ".join(document([run])[2][0].texts)
+    assert "float16 skipped none of 80 updates: no gradient overflowed." in told
 
 
 def test_scores_on_other_rows_are_not_compared_with_published_ones(blocks):
