@@ -259,7 +259,7 @@ def test_rows_that_slept_are_those_that_did_not(decay, longest_sleep, monkeypatc
     for update in range(1, 21):
         rows = torch.randperm(30, generator=generator)[:4]  # 20 rows never have a gradient
         for table in tables:
-            table.wake(rows)
+            table.wake(rows.sort().values)
             table.update(adam_of(update, decay), rows, some(4, 9, seed=update).float())
         tables[1].wake_all()
         assert torch.equal(sleepy[0][rows], awake[0][rows])
@@ -268,6 +268,20 @@ def test_rows_that_slept_are_those_that_did_not(decay, longest_sleep, monkeypatc
         table.wake_all()
         table.wake_all()  # nothing is done twice
     assert all(map(torch.equal, sleepy, awake))
+
+
+@pytest.mark.parametrize("rows", [[0, 50], [-1, 3]])
+def test_a_row_outside_the_table_is_an_error(rows):
+    table = kernels.TableAdamW(some(50, 9).float(), torch.zeros(50, 9), torch.zeros(50, 9))
+    table.update(adam_of(1), torch.tensor([3]), some(1, 9).float())
+    with pytest.raises(IndexError, match="table of 50"):
+        table.wake(torch.tensor(rows))
+
+
+def test_a_pytorch_without_onednn_multiplies_nothing_in_16_bits(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    monkeypatch.setattr(torch.ops, "mkldnn", None)  # nor has it the operators
+    assert not pytorch_model._multiplies.__wrapped__(torch.bfloat16)
 
 
 @pytest.mark.parametrize("low_type", [torch.float16, torch.bfloat16])

@@ -216,7 +216,9 @@ class TableAdamW:
         self._seen = ((exp_avg != 0) | (exp_avg_sq != 0)).any(1)  # a row that has never had a gradient only decays
 
     def wake(self, rows):
-        """Bring these rows (int64, each once) up to date."""
+        """Bring these rows (int64, ascending) up to date; IndexError where one is not in the table."""
+        if len(rows) and not 0 <= int(rows[0]) <= int(rows[-1]) < len(self.weight):
+            raise IndexError(f"row {int(rows[0])} to {int(rows[-1])} of a table of {len(self.weight)}")
         if self._updates:
             self._call(None, rows, len(rows))
 

@@ -1,6 +1,6 @@
 """The PyTorch engine: BERT with fused AdamW on a CPU or a CUDA (or ROCm) GPU.
 
-Master weights, gradients, norms and losses are float32 whatever the products run in. Knows no schedule, no data order
+Master weights, norms and losses are float32 whatever the products run in. Knows no schedule, no data order
 and no policy: it is told the learning rate and the loss scale of every update.
 """
 

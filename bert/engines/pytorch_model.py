@@ -178,9 +178,8 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
             q, packed = None, dense(x, f"{part}.query", f"{part}.key", f"{part}.value")
         else:
             q, packed = dense(x[:, :queries], f"{part}.query"), dense(x, f"{part}.key", f"{part}.value")
-        # torch's fused attention knows no dropout on a CPU, and there it takes half as long again in 16 bits
-        if fused and (key is not None or low_dtype != torch.float32):
-            return _Attention.apply(q, packed, valid_length, a.num_attention_heads, key or _NO_DROPOUT)
+        if fused and key is not None:
+            return _Attention.apply(q, packed, valid_length, a.num_attention_heads, key)
         q, k, v = packed.chunk(3, dim=-1) if q is None else (q, *packed.chunk(2, dim=-1))
         q, k, v = (tensor.unflatten(-1, (a.num_attention_heads, -1)).transpose(1, 2) for tensor in (q, k, v))
         if key is not None and x.device.type == "cpu":  # where torch's fused attention knows no dropout
@@ -288,11 +287,13 @@ def _product(a, b):
 @cache
 def _multiplies(dtype):
     """Whether oneDNN multiplies this 16-bit type on this CPU."""
+    if not torch.backends.mkldnn.is_available():  # nor has such a build the operators that tell
+        return False
     supported = {
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
     }
-    return torch.backends.mkldnn.is_available() and supported[dtype]()
+    return supported[dtype]()
 
 
 def _transposed_product(a, b):
@@ -341,7 +342,7 @@ class _AddNorm(Function):
 
 
 class _Attention(Function):
-    """Softmax attention with dropout on a CPU.
+    """Softmax attention with dropout on a CPU, for which torch's fused attention knows none.
 
     `packed` (batch, length, 3 hidden) holds queries, keys and values side by side; or only keys and values, then `q` holds
     the queries (batch, queries, hidden). Gives (batch, queries, hidden).
