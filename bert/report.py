@@ -245,8 +245,11 @@ def _summary(runs, tasks, parities):
     scaled = [run.results for run in finished if run.dtype == "float16" and run.trained]
     if scaled:
         skipped, updates = (sum(results[name] for results in scaled) for name in ("skipped_updates", "updates"))
-        share = f"{skipped:,} of {updates:,} updates ({skipped / updates:.2%}): a gradient overflowed"
-        items.append(f"float16 skipped {share if skipped else f'none of {updates:,} updates: no gradient overflowed'}.")
+        if skipped:
+            found = f"{skipped:,} of {updates:,} updates ({skipped / updates:.2%}): a gradient overflowed"
+        else:
+            found = f"none of {updates:,} updates: no gradient overflowed"
+        items.append(f"float16 skipped {found}.")
     doubles = [str(run.folder) for group in groups for run in group.doubles]
     if doubles:
         items.append(f"Not counted, as the same settings and seed are there already: {', '.join(doubles)}.")

@@ -1,5 +1,5 @@
 // What lies between BERT's matrix products, fused for the CPU: dropout + residual + LayerNorm, softmax + dropout, GELU's
-// derivative, and the copies that split and join attention heads. One pass over memory each, where a framework takes
+// derivative, and the copies that split and join attention heads; and AdamW. One pass over memory each, where a framework takes
 // three to eight.
 //
 // Plain C++ behind a C interface: no framework, no Python, no OpenMP of its own (see `Team`). Matrices are row-major, `T` is

@@ -1,7 +1,7 @@
-"""Loads kernels.cpp, the fused CPU code between two matrix products, and calls it with tensors.
+"""Loads kernels.cpp, the fused CPU code between two matrix products and for AdamW, and calls it with tensors.
 
 Installing the package builds one library for each instruction set, where there is a C++ compiler. Without one `available`
-says no, and the model uses PyTorch's own operators. Knows nothing of gradients' bookkeeping or of the model.
+says no, and the model uses PyTorch's own operators. Knows nothing of autograd or of the model.
 """
 
 import ctypes
@@ -201,7 +201,7 @@ class TableAdamW:
     whole table through memory.
     """
 
-    LONGEST_SLEEP = 1024  # updates
+    LONGEST_SLEEP = 1024  # updates that are remembered; then the whole table is woken
 
     def __init__(self, weight, exp_avg, exp_avg_sq):
         self.weight, self.moments = weight, (exp_avg, exp_avg_sq)

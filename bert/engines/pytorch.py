@@ -1,7 +1,7 @@
 """The PyTorch engine: BERT with fused AdamW on a CPU or a CUDA (or ROCm) GPU.
 
-Master weights, norms and losses are float32 whatever the products run in. Knows no schedule, no data order
-and no policy: it is told the learning rate and the loss scale of every update.
+Master weights, moments, norms and losses are float32 whatever the products run in. Knows no schedule, no data order and no
+policy: it is told the learning rate and the loss scale of every update.
 """
 
 import ctypes
@@ -136,7 +136,8 @@ class PyTorchEngine:
     def _apply_with_torch(self, gradients, learning_rate, max_grad_norm, loss_scale):
         words = gradients[WORD_EMBEDDINGS]
         gradients[WORD_EMBEDDINGS] = words.to_dense() if words.is_sparse else words
-        gradients = {name: gradient.float() for name, gradient in gradients.items()}
+        for name, gradient in gradients.items():  # in place: a GPU need not hold all of them in both types
+            gradients[name] = gradient.float()
         norm = torch.stack(torch._foreach_norm(list(gradients.values()))).norm() / loss_scale
         clip = torch.clamp(max_grad_norm / norm, max=1.0) if max_grad_norm else torch.ones_like(norm)
         # torch.optim.AdamW's fused kernel divides the gradients by grad_scale and does nothing at all where found_inf is 1.
