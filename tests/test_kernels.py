@@ -20,8 +20,11 @@ from test_engines import WITH_DROPOUT, make_engine, make_rows, step  # noqa: E40
 from bert.engines import kernels, pytorch_model  # noqa: E402
 from bert.engines.pytorch_model import (  # noqa: E402
     Dropout,
+    Tokens,
     _Attention,
     _linear,
+    _LongAttention,
+    _PaddedAttention,
     _product,
     _transposed_product,
     dropout_factors,
@@ -80,8 +83,7 @@ def test_add_norm(dtype, shape, dropped, threads):
     key = Dropout(1).key(0.3) if dropped else NO_DROPOUT
     x, y = some(*shape), some(*shape, dtype=dtype, seed=1)
     weight, bias = some(shape[1], seed=2), some(shape[1], seed=3)
-    gaps = torch.empty(shape[0], 2 * shape[1])[:, : shape[1]].copy_(x)  # rows that lie apart
-    out, low, mean, rstd = kernels.add_norm(gaps, y, weight.float(), bias.float(), 1e-5, key)
+    out, low, mean, rstd = kernels.add_norm(x.float(), y, weight.float(), bias.float(), 1e-5, key)
     factors = dropout_factors(shape, key).double() if dropped else 1.0
     leaves = [tensor.double().requires_grad_() for tensor in (x, y, weight, bias)]
     expected = F.layer_norm(leaves[0] + leaves[1] * factors, shape[1:], leaves[2], leaves[3], 1e-5)
@@ -90,7 +92,7 @@ def test_add_norm(dtype, shape, dropped, threads):
     assert torch.equal(low, out.to(dtype))
     grad, grad_low = some(*shape, seed=4), some(*shape, dtype=dtype, seed=5)
     expected.backward(grad + grad_low.double())
-    ours = kernels.add_norm_backward(grad.float(), grad_low, gaps, y, weight.float(), key, mean, rstd)
+    ours = kernels.add_norm_backward(grad.float(), grad_low, x.float(), y, weight.float(), key, mean, rstd)
     for number, (mine, leaf) in enumerate(zip(ours, leaves)):
         close(mine, leaf.grad, dtype if number == 1 else torch.float32, scale=50)
 
@@ -160,27 +162,50 @@ def test_rounding_is_pytorchs(dtype):
     assert torch.equal(back.nan_to_num(1.5, 2.5, 3.5), expected.float().nan_to_num(1.5, 2.5, 3.5))
 
 
+def exact_attention(parts, lengths, heads, factors):
+    """Row by row in float64: softmax(q k^T / sqrt(size)) * factors, times v; factors (queries, heads, longest)."""
+    out, begin = [], 0
+    for number, length in enumerate(lengths):
+        tokens = slice(begin, begin + length)
+        queries = tokens if len(parts[0]) == len(parts[1]) else slice(number, number + 1)
+        q, k, v = (part[at].unflatten(-1, (heads, -1)).transpose(0, 1) for part, at in zip(parts, (queries, tokens, tokens)))
+        shares = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(q.shape[-1]), -1)
+        kept = shares if factors is None else shares * factors[queries, :, :length].transpose(0, 1)
+        out.append((kept @ v).transpose(0, 1).flatten(1))
+        begin += length
+    return torch.cat(out)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("alone", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("length", [1, 9, 24])
-def test_attention(dtype, alone, padded, length, threads):
-    batch, heads, hidden, probability = 3, 2, 24, 0.25
-    queries = 1 if alone else length
-    key = Dropout(5).key(probability)
-    packed = some(batch, length, (2 if alone else 3) * hidden, dtype=dtype)
-    q = some(batch, 1, hidden, dtype=dtype, seed=1) if alone else None
-    valid = torch.tensor([length, max(1, length // 2), 1]) if padded else None
-    leaves = [tensor.clone().requires_grad_() for tensor in ([q, packed] if alone else [packed])]
-    ours = _Attention.apply(leaves[0] if alone else None, leaves[-1], valid, heads, key)
-    exact = [tensor.double().requires_grad_() for tensor in ([q, packed] if alone else [packed])]
+@pytest.mark.parametrize("how", ["fused", "alone", "by products", "plain", "plain, alone"])
+@pytest.mark.parametrize("probability", [0.0, 0.25])
+@pytest.mark.parametrize("lengths", [[1], [9, 4, 1], [16, 16], [33, 50, 7], [70, 2]])
+@pytest.mark.parametrize("size", [12, 32, 64])
+def test_attention(dtype, how, probability, lengths, size, threads):
+    heads, key, rows = 2, Dropout(5).key(probability), len(lengths)
+    hidden, alone = heads * size, how.endswith("alone")
+    if how == "by products" and key is None:
+        pytest.skip("used in training only, with dropout")
+    packed = some(sum(lengths), (2 if alone else 3) * hidden, dtype=dtype)
+    inputs = [some(rows, hidden, dtype=dtype, seed=1), packed] if alone else [packed]
+    offsets, longest = torch.tensor([0, *lengths]).cumsum(0), max(lengths)
+
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    q = leaves[0] if alone else None
+    if how.startswith("plain"):
+        tokens = Tokens(*[torch.zeros(sum(lengths), dtype=torch.int64)] * 3, offsets, longest)
+        ours = _PaddedAttention(tokens, dtype)(q, leaves[-1], tokens, heads, key)
+    elif how == "by products":
+        ours = _LongAttention.apply(leaves[-1], offsets, longest, heads, key)
+    else:
+        ours = _Attention.apply(q, leaves[-1], offsets, longest, heads, key)
+
+    exact = [tensor.double().requires_grad_() for tensor in inputs]
     parts = (exact[0], *exact[1].chunk(2, -1)) if alone else exact[0].chunk(3, -1)
-    query, keys, values = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts)
-    scores = query @ keys.transpose(2, 3) / math.sqrt(hidden // heads)
-    if padded:
-        scores = scores.masked_fill((torch.arange(length) >= valid[:, None])[:, None, None], -math.inf)
-    factors = dropout_factors((batch * heads * queries, length), key).double().view(scores.shape)
-    expected = ((torch.softmax(scores, -1) * factors) @ values).transpose(1, 2).flatten(2)
+    factors = None
+    if key is not None:  # drawn for whole vectors of 32
+        factors = dropout_factors((len(parts[0]), heads, -(-longest // 32) * 32), key).double()
+    expected = exact_attention(parts, lengths, heads, factors)
     close(ours, expected, dtype, scale=6)
     grad = some(*ours.shape, dtype=dtype, seed=2)
     for mine, theirs in zip(
@@ -190,10 +215,19 @@ def test_attention(dtype, alone, padded, length, threads):
 
 
 @pytest.mark.parametrize("scores", [[-1e30, 1e30, 0.0], [math.inf, 0.0, 1.0], [math.nan, 0.0, 1.0], [-300.0, 0.0, -90.0]])
-def test_softmax_of_extreme_scores_is_pytorchs(scores):
-    x = torch.tensor([scores])
-    shares, _ = kernels.softmax_dropout(x.clone(), None, 1, 1.0, NO_DROPOUT)
-    torch.testing.assert_close(shares, torch.softmax(x, -1), equal_nan=True, rtol=1e-6, atol=1e-30)
+def test_attention_with_extreme_scores_is_pytorchs(scores):
+    """One query against three keys whose values tell how much of each was taken."""
+    q, k, v = torch.ones(1, 3), torch.diag(torch.tensor(scores)) * math.sqrt(3), torch.eye(3)
+    ours = kernels.attention(q, k, v, kernels.Heads(q, k, torch.tensor([0, 3]), 3, 1), NO_DROPOUT)
+    sums = (q @ k.t()) / math.sqrt(3)  # an infinite number times 0 is none, in both
+    torch.testing.assert_close(ours, torch.softmax(sums, -1) @ v, equal_nan=True, rtol=1e-6, atol=1e-30)
+
+
+def test_scores_that_float16_could_not_hold():
+    """Before they are scaled: 64 products of 1225 are beyond 65504."""
+    packed = torch.full((4, 3 * 64), 35.0, dtype=torch.float16)
+    out = _Attention.apply(None, packed, torch.tensor([0, 4]), 4, 1, Dropout(0).key(0.1))
+    assert torch.isfinite(out).all()
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.01])

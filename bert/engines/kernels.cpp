@@ -17,9 +17,13 @@
 #if defined(__clang__)
 #define FIRST_HALVES(a, b) __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
 #define LAST_HALVES(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define FIRST_LANES(a, b) __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define LAST_LANES(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
 #else
 #define FIRST_HALVES(a, b) __builtin_shuffle(a, b, Row{0, 8, 1, 9, 2, 10, 3, 11})
 #define LAST_HALVES(a, b) __builtin_shuffle(a, b, Row{4, 12, 5, 13, 6, 14, 7, 15})
+#define FIRST_LANES(a, b) __builtin_shuffle(a, b, Places{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23})
+#define LAST_LANES(a, b) __builtin_shuffle(a, b, Places{8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31})
 #endif
 #define RESTRICT __restrict  // no two of a function's arrays overlap: what lets its loops use the vector units
 
@@ -152,10 +156,9 @@ inline void draw_words(Dropout dropout, int64_t place, int64_t n, uint32_t* REST
   if (n % 2) factors[n - 1] = static_cast<int32_t>(words[n / 2] & 0xffff) >= threshold ? scale : 0.0f;
 }
 
-// factors of `rows` rows of n elements from row `row` on. Where n is even their words follow each other: one loop draws all.
-inline void draw(Dropout dropout, int64_t row, int64_t rows, int64_t n, uint32_t* RESTRICT words, float* RESTRICT factors) {
-  if (n % 2 == 0) return draw_words(dropout, row * (n / 2), rows * n, words, factors);
-  for (int64_t i = 0; i < rows; i++) draw_words(dropout, (row + i) * ((n + 1) / 2), n, words, factors + i * n);
+// factors of row number `row`, of n elements
+inline void draw(Dropout dropout, int64_t row, int64_t n, uint32_t* RESTRICT words, float* RESTRICT factors) {
+  draw_words(dropout, row * ((n + 1) / 2), n, words, factors);
 }
 
 // Room for a few rows, per piece of work.
@@ -168,7 +171,6 @@ struct Scratch {
 };
 
 constexpr int64_t GRAIN = 32;  // rows: enough work to hand out, and few enough partial sums
-constexpr int64_t BLOCK = 16;  // rows of attention whose dropout is drawn at once: short rows cost more than their work
 
 }  // namespace
 
@@ -200,17 +202,17 @@ static void add_norm_row(const float* RESTRICT x, const T* RESTRICT y,
 }
 
 // out = LayerNorm(x + dropout(y)), and `low` = out in T.
-// x, out: rows x n float; a row of x begins every x_stride elements; y: rows x n of T; mean, rstd: rows, for the backward pass.
+// x, out: rows x n float; y: rows x n of T; mean, rstd: rows, for the backward pass.
 template <class T>
-static void add_norm(const float* x, int64_t x_stride, const T* y, const float* weight, const float* bias,
+static void add_norm(const float* x, const T* y, const float* weight, const float* bias,
                      float eps, Dropout dropout, float* out, T* low, float* mean, float* rstd,
                      int64_t rows, int64_t n, int threads) {
   for_rows(rows, GRAIN, threads, [=](int64_t first, int64_t last) {
     Scratch scratch(n);
     float* factors = scratch.row(0);
     for (int64_t row = first; row < last; row++) {
-      if (dropout.threshold || row == first) draw(dropout, row, 1, n, scratch.words.data(), factors);
-      add_norm_row(x + row * x_stride, y + row * n, weight, bias, eps, factors, out + row * n, low + row * n,
+      if (dropout.threshold || row == first) draw(dropout, row, n, scratch.words.data(), factors);
+      add_norm_row(x + row * n, y + row * n, weight, bias, eps, factors, out + row * n, low + row * n,
                    mean[row], rstd[row], n);
     }
   });
@@ -247,7 +249,7 @@ static void add_norm_backward_row(float* RESTRICT grad, T* RESTRICT grad_low, co
 // The gradients of add_norm: grad and grad_low, those of out and low, become those of x and y; those of weight and bias come
 // as one partial sum per GRAIN rows: partials (pieces x 2 x n).
 template <class T>
-static void add_norm_backward(float* grad, T* grad_low, const float* x, int64_t x_stride, const T* y,
+static void add_norm_backward(float* grad, T* grad_low, const float* x, const T* y,
                               const float* weight, Dropout dropout, const float* mean,
                               const float* rstd, float* partials, int64_t rows, int64_t n,
                               int threads) {
@@ -257,8 +259,8 @@ static void add_norm_backward(float* grad, T* grad_low, const float* x, int64_t 
     float* sums = partials + first / GRAIN * 2 * n;
     std::fill(sums, sums + 2 * n, 0.0f);
     for (int64_t row = first; row < last; row++) {
-      if (dropout.threshold || row == first) draw(dropout, row, 1, n, scratch.words.data(), factors);
-      add_norm_backward_row(grad + row * n, grad_low + row * n, x + row * x_stride, y + row * n, weight, factors,
+      if (dropout.threshold || row == first) draw(dropout, row, n, scratch.words.data(), factors);
+      add_norm_backward_row(grad + row * n, grad_low + row * n, x + row * n, y + row * n, weight, factors,
                             mean[row], rstd[row], scratch.row(1), scratch.row(2), sums,
                             sums + n, n);
     }
@@ -283,77 +285,8 @@ static void drop(const float* x, const T* x_low, Dropout dropout, float* out, T*
   for_rows(rows, GRAIN, threads, [=](int64_t first, int64_t last) {
     Scratch scratch(n);
     for (int64_t row = first; row < last; row++) {
-      draw(dropout, row, 1, n, scratch.words.data(), scratch.row(0));
+      draw(dropout, row, n, scratch.words.data(), scratch.row(0));
       drop_row(x + row * n, x_low ? x_low + row * n : nullptr, scratch.row(0), out + row * n, low ? low + row * n : nullptr, n);
-    }
-  });
-}
-
-template <class T>
-static void softmax_row(T* RESTRICT scores, int64_t count, float scale, const float* RESTRICT factors,
-                        float* RESTRICT e, T* RESTRICT dropped, int64_t n) {
-  float highest = -INFINITY, sum = 0;
-#pragma omp simd reduction(max : highest)
-  for (int64_t j = 0; j < count; j++) {
-    e[j] = load(scores[j]) * scale;
-    highest = e[j] > highest ? e[j] : highest;
-  }
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < count; j++) {
-    const float v = exp_negative(e[j] - highest);
-    e[j] = v;
-    sum += v;
-  }
-  std::fill(e + count, e + n, 0.0f);
-  const float whole = 1.0f / sum;
-#pragma omp simd
-  for (int64_t j = 0; j < n; j++) {
-    const float p = e[j] * whole;
-    store(scores[j], p);
-    store(dropped[j], p * factors[j]);
-  }
-}
-
-// The scores become shares: softmax(scale * scores) over the first valid[row / rows_per_valid] of n columns, the others 0
-// (valid null: over all); dropped = dropout(shares). All rows x n of T.
-template <class T>
-static void softmax_dropout(T* scores, const int64_t* valid, int64_t rows_per_valid, float scale, Dropout dropout,
-                            T* dropped, int64_t rows, int64_t n, int threads) {
-  for_rows(rows, 8 * BLOCK, threads, [=](int64_t first, int64_t last) {
-    Scratch scratch(BLOCK * n);
-    for (int64_t row = first; row < last; row++) {
-      float* factors = scratch.row(0) + (row - first) % BLOCK * n;
-      if ((row - first) % BLOCK == 0) draw(dropout, row, std::min(BLOCK, last - row), n, scratch.words.data(), factors);
-      softmax_row(scores + row * n, valid ? valid[row / rows_per_valid] : n, scale, factors, scratch.row(1),
-                  dropped + row * n, n);
-    }
-  });
-}
-
-template <class T>
-static void softmax_backward_row(T* RESTRICT grad, const T* RESTRICT shares, float scale,
-                                 const float* RESTRICT factors, float* RESTRICT g, int64_t n) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < n; j++) {
-    const float v = load(grad[j]) * factors[j];
-    g[j] = v;
-    sum += v * load(shares[j]);
-  }
-#pragma omp simd
-  for (int64_t j = 0; j < n; j++) store(grad[j], scale * load(shares[j]) * (g[j] - sum));
-}
-
-// grad, the gradient of `dropped`, becomes that of the scores.
-template <class T>
-static void softmax_dropout_backward(T* grad, const T* shares, float scale, Dropout dropout, int64_t rows,
-                                     int64_t n, int threads) {
-  for_rows(rows, 8 * BLOCK, threads, [=](int64_t first, int64_t last) {
-    Scratch scratch(BLOCK * n);
-    for (int64_t row = first; row < last; row++) {
-      float* factors = scratch.row(0) + (row - first) % BLOCK * n;
-      if ((row - first) % BLOCK == 0) draw(dropout, row, std::min(BLOCK, last - row), n, scratch.words.data(), factors);
-      softmax_backward_row(grad + row * n, shares + row * n, scale, factors, scratch.row(1), n);
     }
   });
 }
@@ -449,37 +382,366 @@ static void transpose_16(const uint16_t* x, uint16_t* out, int64_t rows, int64_t
   });
 }
 
-// (batch, tokens, heads, bytes) <-> (batch, heads, tokens, bytes): `bytes` are one head's share of a token. On the joined side
-// a batch row begins every `row_stride` bytes and a token every `token_stride`; the split side has no gaps.
-template <bool SPLIT, int64_t BYTES>
-static void move_heads(char* joined, int64_t row_stride, int64_t token_stride, char* split, int64_t batch, int64_t tokens,
-                       int64_t heads, int64_t bytes, int threads) {
-  const int64_t size = BYTES ? BYTES : bytes;
-  for_rows(batch * tokens, 2 * GRAIN, threads, [=](int64_t first, int64_t last) {
-    for (int64_t k = first; k < last; k++) {
-      const int64_t row = k / tokens, token = k % tokens;
-      char* j = joined + row * row_stride + token * token_stride;
-      char* s = split + (row * heads * tokens + token) * size;
-      for (int64_t head = 0; head < heads; head++) {
-        if (SPLIT)
-          std::memcpy(s + head * tokens * size, j + head * size, size);
-        else
-          std::memcpy(j + head * size, s + head * tokens * size, size);
+// --- attention -------------------------------------------------------------------------------------------------------
+
+// Sixteen floats, whatever the machine's vectors hold: the compiler splits them or not.
+using Lanes = float __attribute__((vector_size(64)));
+using Places = int32_t __attribute__((vector_size(64)));
+constexpr int64_t LANES = 16;
+#if defined(__AVX512F__)
+constexpr int TILE_ROWS = 8, TILE_LANES = 2;  // 16 of 32 vector registers hold sums
+#else
+constexpr int TILE_ROWS = 4, TILE_LANES = 1;  // 8 of 16, where a register holds half of Lanes
+#endif
+
+inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+inline void read_lanes(const float* from, Lanes& to) { std::memcpy(&to, from, sizeof to); }
+
+// R x (16 C) numbers of a product; see `multiply`.
+template <int R, int C>
+inline void multiply_tile(const float* a, int64_t a_row, int64_t a_column, const float* b, int64_t b_row, float* c,
+                          int64_t c_row, int64_t inner, bool add) {
+  Lanes sums[R][C] = {};
+  if (add)
+    for (int i = 0; i < R; i++)
+      for (int j = 0; j < C; j++) read_lanes(c + i * c_row + j * LANES, sums[i][j]);
+  for (int64_t k = 0; k < inner; k++) {
+    Lanes right[C];
+    for (int j = 0; j < C; j++) read_lanes(b + k * b_row + j * LANES, right[j]);
+    for (int i = 0; i < R; i++)
+      for (int j = 0; j < C; j++) sums[i][j] += a[i * a_row + k * a_column] * right[j];
+  }
+  for (int i = 0; i < R; i++)
+    for (int j = 0; j < C; j++) {
+      const Lanes sum = sums[i][j];  // a copy: an array whose address is taken would not stay in registers
+      std::memcpy(c + i * c_row + j * LANES, &sum, sizeof sum);
+    }
+}
+
+// c (rows x columns) = a (rows x inner) b (inner x columns), or added to c. `columns` is a multiple of 16; element (i, k) of a
+// lies at i a_row + k a_column, so that a may be transposed. R: rows of a tile, a power of 2; what is left goes to smaller ones.
+template <int R = TILE_ROWS>
+inline void multiply(const float* a, int64_t a_row, int64_t a_column, const float* b, int64_t b_row, float* c, int64_t c_row,
+                     int64_t rows, int64_t columns, int64_t inner, bool add = false) {
+  for (; rows >= R; rows -= R, a += R * a_row, c += R * c_row) {
+    int64_t j = 0;
+    for (; j + TILE_LANES * LANES <= columns; j += TILE_LANES * LANES)
+      multiply_tile<R, TILE_LANES>(a, a_row, a_column, b + j, b_row, c + j, c_row, inner, add);
+    for (; j < columns; j += LANES) multiply_tile<R, 1>(a, a_row, a_column, b + j, b_row, c + j, c_row, inner, add);
+  }
+  if constexpr (R > 1)
+    if (rows) multiply<R / 2>(a, a_row, a_column, b, b_row, c, c_row, rows, columns, inner, add);
+}
+
+// Where the heads of a batch's rows lie. Row r holds tokens offsets[r] to offsets[r + 1]; token t's head h of a tensor begins
+// at t * stride + h * size. A row has as many queries as tokens, or one, its number its row's (`alone`).
+struct Heads {
+  const int64_t* offsets;
+  int64_t rows, heads, size;
+  int64_t q_stride, kv_stride;
+  int64_t longest;  // row, in tokens
+  int64_t alone;
+};
+
+constexpr int64_t QUERIES = 32;  // whose scores are held at once
+
+// What one head of one row needs, in float32: per thread, kept from call to call.
+struct HeadScratch {
+  int64_t tokens, padded, size, wide;  // padded: tokens, wide: size, each to whole Lanes
+  float *q, *k, *k_turned, *v, *v_turned, *grad, *grad_q, *grad_k, *grad_v, *scores, *grad_scores, *factors;
+  uint32_t* words;
+
+  HeadScratch(int64_t tokens, int64_t size, bool backward)
+      : tokens(tokens), padded(round_up(tokens, LANES)), size(size), wide(round_up(size, LANES)) {
+    static thread_local std::vector<float> floats;
+    static thread_local std::vector<uint32_t> integers;
+    const int64_t columns = round_up(tokens, 2 * LANES);
+    const int64_t tokens_wide = tokens * wide, size_padded = size * padded, queries_wide = QUERIES * wide;
+    const int64_t block = QUERIES * padded;
+    const int64_t sizes[] = {queries_wide, size_padded, tokens_wide, block, QUERIES * columns,  // forward
+                             tokens_wide, size_padded, queries_wide, queries_wide, tokens_wide, tokens_wide, block};
+    float** const places[] = {&q, &k_turned, &v, &scores, &factors,
+                              &k, &v_turned, &grad, &grad_q, &grad_k, &grad_v, &grad_scores};
+    const int count = backward ? 12 : 5;
+    int64_t total = 0;
+    for (int i = 0; i < count; i++) total += sizes[i];
+    if (static_cast<int64_t>(floats.size()) < total) floats.resize(total);
+    if (static_cast<int64_t>(integers.size()) < columns / 2) integers.resize(columns / 2);
+    float* next = floats.data();
+    for (int i = 0; i < count; i++) *places[i] = next, next += sizes[i];
+    words = integers.data();
+  }
+
+  // rows of `size` numbers, `stride` apart -> rows of `wide` floats, times `factor`
+  template <class T>
+  void read(const T* from, int64_t stride, int64_t rows, float factor, float* to) const {
+    // The usual sizes as numbers that the compiler knows: a few instructions in place of a loop.
+    if (size == 32) return read_rows<32>(from, stride, rows, factor, to);
+    if (size == 64) return read_rows<64>(from, stride, rows, factor, to);
+    read_rows<0>(from, stride, rows, factor, to);
+    for (int64_t i = 0; i < rows; i++) std::fill(to + i * wide + size, to + (i + 1) * wide, 0.0f);
+  }
+
+  template <int64_t SIZE, class T>
+  void read_rows(const T* RESTRICT from, int64_t stride, int64_t rows, float factor, float* RESTRICT to) const {
+    for (int64_t i = 0; i < rows; i++) {
+#pragma omp simd
+      for (int64_t j = 0; j < (SIZE ? SIZE : size); j++)
+        to[i * (SIZE ? SIZE : wide) + j] = load(from[i * stride + j]) * factor;
+    }
+  }
+
+  template <class T>
+  void write(const float* from, int64_t rows, float factor, T* to, int64_t stride) const {
+    if (size == 32) return write_rows<32>(from, rows, factor, to, stride);
+    if (size == 64) return write_rows<64>(from, rows, factor, to, stride);
+    write_rows<0>(from, rows, factor, to, stride);
+  }
+
+  template <int64_t SIZE, class T>
+  void write_rows(const float* RESTRICT from, int64_t rows, float factor, T* RESTRICT to, int64_t stride) const {
+    for (int64_t i = 0; i < rows; i++) {
+#pragma omp simd
+      for (int64_t j = 0; j < (SIZE ? SIZE : size); j++)
+        store(to[i * stride + j], from[i * (SIZE ? SIZE : wide) + j] * factor);
+    }
+  }
+
+  // tokens x wide -> size x padded
+  void turn(const float* RESTRICT from, float* RESTRICT to) const {
+    int64_t i = 0;
+    for (; i + LANES <= tokens; i += LANES)
+      for (int64_t j = 0; j < size; j += LANES) turn_lanes(from + i * wide + j, to + j * padded + i, std::min(LANES, size - j));
+    for (int64_t j = 0; j < size; j++) {
+      for (int64_t k = i; k < tokens; k++) to[j * padded + k] = from[k * wide + j];
+      std::fill(to + j * padded + tokens, to + (j + 1) * padded, 0.0f);
+    }
+  }
+
+  // The first `rows` rows of a square of Lanes transposed.
+  void turn_lanes(const float* from, float* to, int64_t rows) const {
+    Lanes r[LANES], s[LANES];
+    for (int i = 0; i < LANES; i++) std::memcpy(&r[i], from + i * wide, sizeof(Lanes));
+    for (int round = 0; round < 4; round++) {  // as in transpose_tile
+      for (int i = 0; i < LANES / 2; i++) {
+        s[2 * i] = FIRST_LANES(r[i], r[i + LANES / 2]);
+        s[2 * i + 1] = LAST_LANES(r[i], r[i + LANES / 2]);
+      }
+      for (int i = 0; i < LANES; i++) r[i] = s[i];
+    }
+    for (int64_t i = 0; i < rows; i++) std::memcpy(to + i * padded, &r[i], sizeof(Lanes));
+  }
+};
+
+// The sum of sixteen numbers in four steps, where one after the other would take fifteen.
+inline float sum_lanes(float (&lanes)[LANES]) {
+  for (int64_t width = LANES / 2; width; width /= 2)
+#pragma omp simd
+    for (int64_t j = 0; j < width; j++) lanes[j] += lanes[j + width];
+  return lanes[0];
+}
+
+// e (n numbers, a multiple of 16) = softmax(e) over the first `count`; the others become 0
+inline void softmax_row(float* RESTRICT e, int64_t count, int64_t n) {
+  std::fill(e + count, e + n, -INFINITY);
+  float highest = -INFINITY, sums[LANES] = {};
+#pragma omp simd reduction(max : highest)
+  for (int64_t j = 0; j < n; j++) highest = e[j] > highest ? e[j] : highest;
+  for (int64_t i = 0; i < n; i += LANES)
+#pragma omp simd
+    for (int64_t j = 0; j < LANES; j++) {
+      const float v = exp_negative(e[i + j] - highest);
+      e[i + j] = v;
+      sums[j] += v;
+    }
+  const float whole = 1.0f / sum_lanes(sums);
+#pragma omp simd
+  for (int64_t j = 0; j < n; j++) e[j] *= whole;
+}
+
+inline void scale_row(float* RESTRICT x, const float* RESTRICT factors, int64_t n) {
+#pragma omp simd
+  for (int64_t j = 0; j < n; j++) x[j] *= factors[j];
+}
+
+// From p = softmax(s) and g, the gradient of p * factors: g becomes the gradient of s, and p becomes p * factors.
+inline void softmax_backward_row(float* RESTRICT g, float* RESTRICT p, const float* RESTRICT factors, int64_t n) {
+  float sums[LANES] = {};
+  for (int64_t i = 0; i < n; i += LANES)
+#pragma omp simd
+    for (int64_t j = 0; j < LANES; j++) {
+      g[i + j] *= factors[i + j];
+      sums[j] += g[i + j] * p[i + j];
+    }
+  const float sum = sum_lanes(sums);
+#pragma omp simd
+  for (int64_t j = 0; j < n; j++) {
+    g[j] = p[j] * (g[j] - sum);
+    p[j] *= factors[j];
+  }
+}
+
+// Factors of the shares of one query of one head.
+inline void draw_shares(Dropout dropout, const Heads& at, int64_t query, int64_t head, HeadScratch& scratch, float* factors) {
+  const int64_t columns = round_up(scratch.tokens, 2 * LANES), row_words = round_up(at.longest, 2 * LANES) / 2;
+  draw_words(dropout, (query * at.heads + head) * row_words, columns, scratch.words, factors);
+}
+
+// out (queries x heads x size, no gaps) = dropout(softmax(scale * q k^T)) v for each head of each row, all of T.
+template <class T>
+static void attention(const T* q, const T* k, const T* v, const Heads& at, float scale, Dropout dropout, T* out, int threads) {
+  for_rows(at.rows * at.heads, 1, threads, [=](int64_t first, int64_t last) {
+    for (int64_t piece = first; piece < last; piece++) {
+      const int64_t row = piece / at.heads, head = piece % at.heads, hidden = at.heads * at.size;
+      const int64_t begin = at.offsets[row], tokens = at.offsets[row + 1] - begin;
+      const int64_t queries = at.alone ? 1 : tokens, first_query = at.alone ? row : begin;
+      HeadScratch s(tokens, at.size, false);
+      s.read(k + begin * at.kv_stride + head * at.size, at.kv_stride, tokens, 1.0f, s.v);
+      s.turn(s.v, s.k_turned);
+      s.read(v + begin * at.kv_stride + head * at.size, at.kv_stride, tokens, 1.0f, s.v);
+      for (int64_t i = 0; i < queries; i += QUERIES) {
+        const int64_t query = first_query + i, count = std::min(QUERIES, queries - i);
+        s.read(q + query * at.q_stride + head * at.size, at.q_stride, count, scale, s.q);
+        multiply(s.q, s.wide, 1, s.k_turned, s.padded, s.scores, s.padded, count, s.padded, at.size);
+        for (int64_t j = 0; j < count; j++) {
+          softmax_row(s.scores + j * s.padded, tokens, s.padded);
+          if (!dropout.threshold) continue;
+          draw_shares(dropout, at, query + j, head, s, s.factors);
+          scale_row(s.scores + j * s.padded, s.factors, s.padded);
+        }
+        multiply(s.scores, s.padded, 1, s.v, s.wide, s.q, s.wide, count, s.wide, tokens);
+        s.write(s.q, count, 1.0f, out + query * hidden + head * at.size, hidden);
       }
     }
   });
 }
 
-template <bool SPLIT>
-static void move_any_heads(void* joined, int64_t row_stride, int64_t token_stride, void* split, int64_t batch, int64_t tokens,
-                           int64_t heads, int64_t bytes, int threads) {
-  // The usual heads of 32 or 64 numbers by a size that the compiler knows: a few instructions in place of a call.
-  const auto move = bytes == 64    ? move_heads<SPLIT, 64>
-                    : bytes == 128 ? move_heads<SPLIT, 128>
-                    : bytes == 256 ? move_heads<SPLIT, 256>
-                                   : move_heads<SPLIT, 0>;
-  move(static_cast<char*>(joined), row_stride, token_stride, static_cast<char*>(split), batch, tokens, heads, bytes, threads);
+// The gradients of q, k and v, which lie as those do, from grad, that of out. The shares are computed again.
+template <class T>
+static void attention_backward(const T* grad, const T* q, const T* k, const T* v, const Heads& at, float scale,
+                               Dropout dropout, T* grad_q, T* grad_k, T* grad_v, int threads) {
+  for_rows(at.rows * at.heads, 1, threads, [=](int64_t first, int64_t last) {
+    for (int64_t piece = first; piece < last; piece++) {
+      const int64_t row = piece / at.heads, head = piece % at.heads, hidden = at.heads * at.size;
+      const int64_t begin = at.offsets[row], tokens = at.offsets[row + 1] - begin;
+      const int64_t queries = at.alone ? 1 : tokens, first_query = at.alone ? row : begin;
+      const int64_t place = begin * at.kv_stride + head * at.size;
+      HeadScratch s(tokens, at.size, true);
+      s.read(v + place, at.kv_stride, tokens, 1.0f, s.v);
+      s.turn(s.v, s.v_turned);
+      s.read(k + place, at.kv_stride, tokens, 1.0f, s.k);
+      s.turn(s.k, s.k_turned);
+      for (int64_t i = 0; i < queries; i += QUERIES) {
+        const int64_t query = first_query + i, count = std::min(QUERIES, queries - i);
+        s.read(q + query * at.q_stride + head * at.size, at.q_stride, count, scale, s.q);
+        s.read(grad + query * hidden + head * at.size, hidden, count, 1.0f, s.grad);
+        multiply(s.q, s.wide, 1, s.k_turned, s.padded, s.scores, s.padded, count, s.padded, at.size);
+        multiply(s.grad, s.wide, 1, s.v_turned, s.padded, s.grad_scores, s.padded, count, s.padded, at.size);
+        if (!dropout.threshold) std::fill(s.factors, s.factors + s.padded, 1.0f);
+        for (int64_t j = 0; j < count; j++) {
+          softmax_row(s.scores + j * s.padded, tokens, s.padded);
+          if (dropout.threshold) draw_shares(dropout, at, query + j, head, s, s.factors);
+          softmax_backward_row(s.grad_scores + j * s.padded, s.scores + j * s.padded, s.factors, s.padded);
+        }
+        multiply(s.grad_scores, s.padded, 1, s.k, s.wide, s.grad_q, s.wide, count, s.wide, tokens);
+        s.write(s.grad_q, count, scale, grad_q + query * at.q_stride + head * at.size, at.q_stride);
+        multiply(s.grad_scores, 1, s.padded, s.q, s.wide, s.grad_k, s.wide, tokens, s.wide, count, i > 0);
+        multiply(s.scores, 1, s.padded, s.grad, s.wide, s.grad_v, s.wide, tokens, s.wide, count, i > 0);
+      }
+      s.write(s.grad_k, tokens, 1.0f, grad_k + place, at.kv_stride);
+      s.write(s.grad_v, tokens, 1.0f, grad_v + place, at.kv_stride);
+    }
+  });
 }
+
+// The same in four steps for long rows in bfloat16, between which the matrix units multiply: the heads are split into padded
+// matrices of width x size, their scores become shares, and the heads are joined again.
+
+// (tokens, heads, size) of T -> (rows, heads, width, size), zero where a row has no token, or back
+template <bool SPLIT, class T>
+static void move_heads(T* joined, int64_t stride, T* split, const Heads& at, int64_t width, int threads) {
+  for_rows(at.rows * at.heads, 4, threads, [=](int64_t first, int64_t last) {
+    const int64_t bytes = at.size * sizeof(T);
+    for (int64_t piece = first; piece < last; piece++) {
+      const int64_t row = piece / at.heads, begin = at.offsets[row], tokens = at.offsets[row + 1] - begin;
+      T* j = joined + begin * stride + piece % at.heads * at.size;
+      T* s = split + piece * width * at.size;
+      for (int64_t i = 0; i < tokens; i++) {
+        if (SPLIT)
+          std::memcpy(s + i * at.size, j + i * stride, bytes);
+        else
+          std::memcpy(j + i * stride, s + i * at.size, bytes);
+      }
+      if (SPLIT) std::memset(s + tokens * at.size, 0, (width - tokens) * bytes);
+    }
+  });
+}
+
+// scores (rows, heads, width, width) become shares, softmax(scale * scores); dropped = dropout(shares); 0 where there is no token
+template <class T>
+static void softmax_dropout(T* scores, const Heads& at, int64_t width, float scale, Dropout dropout, T* dropped, int threads) {
+  for_rows(at.rows * at.heads, 1, threads, [=](int64_t first, int64_t last) {
+    for (int64_t piece = first; piece < last; piece++) {
+      const int64_t begin = at.offsets[piece / at.heads], tokens = at.offsets[piece / at.heads + 1] - begin;
+      HeadScratch scratch(tokens, at.size, false);
+      float* e = scratch.scores;
+      for (int64_t i = 0; i < width; i++) {
+        T* RESTRICT shares = scores + (piece * width + i) * width;
+        T* RESTRICT kept = dropped + (piece * width + i) * width;
+        const int64_t count = i < tokens ? tokens : 0;
+        if (count) {
+#pragma omp simd
+          for (int64_t j = 0; j < count; j++) e[j] = load(shares[j]) * scale;
+          softmax_row(e, count, scratch.padded);
+          draw_shares(dropout, at, begin + i, piece % at.heads, scratch, scratch.factors);
+          const float* RESTRICT factors = scratch.factors;
+#pragma omp simd
+          for (int64_t j = 0; j < count; j++) {
+            store(shares[j], e[j]);
+            store(kept[j], e[j] * factors[j]);
+          }
+        }
+        std::memset(shares + count, 0, (width - count) * sizeof(T));
+        std::memset(kept + count, 0, (width - count) * sizeof(T));
+      }
+    }
+  });
+}
+
+// grad, the gradient of `dropped`, becomes that of the scores
+template <class T>
+static void softmax_dropout_backward(T* grad, const T* shares, const Heads& at, int64_t width, float scale, Dropout dropout,
+                                     int threads) {
+  for_rows(at.rows * at.heads, 1, threads, [=](int64_t first, int64_t last) {
+    for (int64_t piece = first; piece < last; piece++) {
+      const int64_t begin = at.offsets[piece / at.heads], tokens = at.offsets[piece / at.heads + 1] - begin;
+      HeadScratch scratch(tokens, at.size, true);
+      float *g = scratch.grad_scores, *p = scratch.scores;
+      for (int64_t i = 0; i < width; i++) {
+        T* RESTRICT here = grad + (piece * width + i) * width;
+        const T* RESTRICT share = shares + (piece * width + i) * width;
+        const int64_t count = i < tokens ? tokens : 0;
+        if (count) {
+          std::fill(g + count, g + scratch.padded, 0.0f);
+          std::fill(p + count, p + scratch.padded, 0.0f);
+#pragma omp simd
+          for (int64_t j = 0; j < count; j++) {
+            g[j] = load(here[j]);
+            p[j] = load(share[j]);
+          }
+          draw_shares(dropout, at, begin + i, piece % at.heads, scratch, scratch.factors);
+          softmax_backward_row(g, p, scratch.factors, scratch.padded);
+#pragma omp simd
+          for (int64_t j = 0; j < count; j++) store(here[j], g[j] * scale);
+        }
+        std::memset(here + count, 0, (width - count) * sizeof(T));
+      }
+    }
+  });
+}
+
+// --- AdamW -----------------------------------------------------------------------------------------------------------
 
 // What one update of AdamW needs, beside the tensors; as in torch.optim.AdamW.
 struct Adam {
@@ -592,45 +854,49 @@ void adamw_rows(const Adam* adams, int64_t updates, float* w, const float* g, co
 
 void transpose(const uint16_t* x, uint16_t* out, int64_t rows, int64_t n, int threads) { transpose_16(x, out, rows, n, threads); }
 
-void split_heads(void* joined, int64_t row_stride, int64_t token_stride, void* split, int64_t batch, int64_t tokens,
-                 int64_t heads, int64_t bytes, int threads) {
-  move_any_heads<true>(joined, row_stride, token_stride, split, batch, tokens, heads, bytes, threads);
-}
-
-void join_heads(void* joined, int64_t row_stride, int64_t token_stride, void* split, int64_t batch, int64_t tokens,
-                int64_t heads, int64_t bytes, int threads) {
-  move_any_heads<false>(joined, row_stride, token_stride, split, batch, tokens, heads, bytes, threads);
-}
-
 #define FOR_TYPE(T, name)                                                                                                   \
   void adamw_##name(const Adam* adam, float* w, const float* g, const T* g_low, float* m, float* v, T* low, int64_t n,       \
                     int threads) {                                                                                          \
     adamw<T>(*adam, w, g, g_low, m, v, low, n, threads);                                                                    \
   }                                                                                                                         \
   double sum_squares_##name(const T* x, int64_t n, int threads) { return sum_squares<T>(x, n, threads); }                   \
-  void add_norm_##name(const float* x, int64_t x_stride, const T* y, const float* weight, const float* bias,                \
+  void add_norm_##name(const float* x, const T* y, const float* weight, const float* bias,                \
                        float eps, const Dropout* dropout, float* out, T* low, float* mean, float* rstd,                     \
                        int64_t rows, int64_t n, int threads) {                                                              \
-    add_norm<T>(x, x_stride, y, weight, bias, eps, *dropout, out, low, mean, rstd, rows, n, threads);                       \
+    add_norm<T>(x, y, weight, bias, eps, *dropout, out, low, mean, rstd, rows, n, threads);                       \
   }                                                                                                                         \
-  void add_norm_backward_##name(float* grad, T* grad_low, const float* x, int64_t x_stride, const T* y,                     \
+  void add_norm_backward_##name(float* grad, T* grad_low, const float* x, const T* y,                     \
                                 const float* weight, const Dropout* dropout, const float* mean,                             \
                                 const float* rstd, float* partials, int64_t rows, int64_t n,                                \
                                 int threads) {                                                                              \
-    add_norm_backward<T>(grad, grad_low, x, x_stride, y, weight, *dropout, mean, rstd, partials,                            \
+    add_norm_backward<T>(grad, grad_low, x, y, weight, *dropout, mean, rstd, partials,                            \
                          rows, n, threads);                                                                                 \
   }                                                                                                                         \
   void drop_##name(const float* x, const T* x_low, const Dropout* dropout, float* out, T* low, int64_t rows, int64_t n,     \
                    int threads) {                                                                                           \
     drop<T>(x, x_low, *dropout, out, low, rows, n, threads);                                                                \
   }                                                                                                                         \
-  void softmax_dropout_##name(T* scores, const int64_t* valid, int64_t rows_per_valid, float scale,                         \
-                              const Dropout* dropout, T* dropped, int64_t rows, int64_t n, int threads) {                   \
-    softmax_dropout<T>(scores, valid, rows_per_valid, scale, *dropout, dropped, rows, n, threads);                          \
+  void attention_##name(const T* q, const T* k, const T* v, const Heads* heads, float scale, const Dropout* dropout, T* out,  \
+                        int threads) {                                                                                      \
+    attention<T>(q, k, v, *heads, scale, *dropout, out, threads);                                                           \
   }                                                                                                                         \
-  void softmax_dropout_backward_##name(T* grad, const T* shares, float scale, const Dropout* dropout,                       \
-                                       int64_t rows, int64_t n, int threads) {                                              \
-    softmax_dropout_backward<T>(grad, shares, scale, *dropout, rows, n, threads);                                           \
+  void attention_backward_##name(const T* grad, const T* q, const T* k, const T* v, const Heads* heads, float scale,        \
+                                 const Dropout* dropout, T* grad_q, T* grad_k, T* grad_v, int threads) {                    \
+    attention_backward<T>(grad, q, k, v, *heads, scale, *dropout, grad_q, grad_k, grad_v, threads);                         \
+  }                                                                                                                         \
+  void split_heads_##name(T* joined, int64_t stride, T* split, const Heads* heads, int64_t width, int threads) {            \
+    move_heads<true, T>(joined, stride, split, *heads, width, threads);                                                     \
+  }                                                                                                                         \
+  void join_heads_##name(T* joined, int64_t stride, T* split, const Heads* heads, int64_t width, int threads) {             \
+    move_heads<false, T>(joined, stride, split, *heads, width, threads);                                                    \
+  }                                                                                                                         \
+  void softmax_dropout_##name(T* scores, const Heads* heads, int64_t width, float scale, const Dropout* dropout,            \
+                              T* dropped, int threads) {                                                                    \
+    softmax_dropout<T>(scores, *heads, width, scale, *dropout, dropped, threads);                                           \
+  }                                                                                                                         \
+  void softmax_dropout_backward_##name(T* grad, const T* shares, const Heads* heads, int64_t width, float scale,            \
+                                       const Dropout* dropout, int threads) {                                               \
+    softmax_dropout_backward<T>(grad, shares, *heads, width, scale, *dropout, threads);                                     \
   }                                                                                                                         \
   void gelu_backward_##name(T* grad, const T* x, float* partials, int64_t rows, int64_t n, int threads) {                   \
     gelu_backward<T>(grad, x, partials, rows, n, threads);                                                                  \

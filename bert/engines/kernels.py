@@ -112,12 +112,12 @@ def _pieces(rows):
 def add_norm(x, y, weight, bias, eps, key):
     """LayerNorm(x + dropout(y)) as float32 and in the type of y, and the rows' mean and 1 / standard deviation.
 
-    x (rows, n) float32, whose rows may lie apart; y (rows, n).
+    x (rows, n) float32, y (rows, n).
     """
     rows, n = y.shape
     out, low = torch.empty(rows, n), torch.empty_like(y)
     mean, rstd = torch.empty(rows), torch.empty(rows)
-    _call("add_norm", y.dtype, _gapped(x), x.stride(0), y, weight, bias, eps, key, out, low, mean, rstd, rows, n)
+    _call("add_norm", y.dtype, x, y, weight, bias, eps, key, out, low, mean, rstd, rows, n)
     return out, low, mean, rstd
 
 
@@ -125,9 +125,7 @@ def add_norm_backward(grad, grad_low, x, y, weight, key, mean, rstd):
     """From the gradients of add_norm's results, in place, those of x (float32) and y; and those of weight and bias."""
     rows, n = y.shape
     partials = torch.empty(_pieces(rows), 2, n)
-    _call(
-        "add_norm_backward", y.dtype, grad, grad_low, _gapped(x), x.stride(0), y, weight, key, mean, rstd, partials, rows, n
-    )
+    _call("add_norm_backward", y.dtype, grad, grad_low, x, y, weight, key, mean, rstd, partials, rows, n)
     return grad, grad_low, *partials.sum(0)
 
 
@@ -145,20 +143,69 @@ def dropout_backward(grad, grad_low, key):
     return grad_x
 
 
-def softmax_dropout(scores, valid_length, rows_per_valid, scale, key):
-    """shares = softmax(scale * scores) over the first valid_length columns (None: over all), in place; and dropout(shares).
+class Heads(ctypes.Structure):
+    """Where attention finds rows and heads in its tensors of (tokens, hidden); see kernels.cpp.
 
-    scores (rows, n); each of `valid_length` (int64) holds for `rows_per_valid` rows.
+    Each token's `heads` heads lie side by side. Row r holds tokens offsets[r] to offsets[r + 1] (int64), at most `longest`.
+    Tokens of `q`, and of keys and values like `k`, may lie apart. As many queries as tokens, or one for each row.
     """
-    rows, n = scores.shape
+
+    _fields_ = [
+        ("offsets", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("rows", "heads", "size", "q_stride", "kv_stride", "longest", "alone")),
+    ]
+
+    def __init__(self, q, k, offsets, longest, heads):
+        rows, size, alone = len(offsets) - 1, q.shape[1] // heads, len(q) != len(k)
+        super().__init__(offsets.data_ptr(), rows, heads, size, q.stride(0), k.stride(0), longest, alone)
+        self._kept = offsets  # while somebody knows its place
+
+    @property
+    def scale(self):
+        """What the scores are multiplied by."""
+        return self.size**-0.5
+
+
+def attention(q, k, v, at, key):
+    """dropout(softmax(q k^T / sqrt(size))) v of each head of each row, (queries, hidden) in the type of all three.
+
+    All sums are float32, and so are the shares.
+    """
+    out = torch.empty(q.shape, dtype=q.dtype)
+    _call("attention", q.dtype, _gapped(q), _gapped(k), _gapped(v), at, at.scale, key, out)
+    return out
+
+
+def attention_backward(grad, q, k, v, at, key, grad_q, grad_k, grad_v):
+    """From the gradient of attention's result those of q, k and v, into tensors that lie as these do."""
+    assert (grad_q.stride(), grad_k.stride(), grad_v.stride()) == (q.stride(), k.stride(), v.stride())
+    into = (_gapped(tensor) for tensor in (grad_q, grad_k, grad_v))
+    _call("attention_backward", q.dtype, grad, _gapped(q), _gapped(k), _gapped(v), at, at.scale, key, *into)
+
+
+def split_heads(joined, at, width):
+    """(tokens, hidden), whose tokens may lie apart, -> (rows * heads, width, size), zero where a row has no token."""
+    split = torch.empty(at.rows * at.heads, width, at.size, dtype=joined.dtype)
+    _call("split_heads", joined.dtype, _gapped(joined), joined.stride(0), split, at, width)
+    return split
+
+
+def join_heads(split, at, joined):
+    """The other way, into `joined`."""
+    _call("join_heads", joined.dtype, _gapped(joined), joined.stride(0), split, at, split.shape[1])
+    return joined
+
+
+def softmax_dropout(scores, at, key):
+    """shares = softmax of the scaled scores (rows * heads, width, width) among a row's tokens, in place; and their dropout."""
     dropped = torch.empty_like(scores)
-    _call("softmax_dropout", scores.dtype, scores, valid_length, rows_per_valid, scale, key, dropped, rows, n)
+    _call("softmax_dropout", scores.dtype, scores, at, scores.shape[1], at.scale, key, dropped)
     return scores, dropped
 
 
-def softmax_dropout_backward(grad, shares, scale, key):
-    """The scores' gradient, in place of that of dropout(shares), both (rows, n)."""
-    _call("softmax_dropout_backward", shares.dtype, grad, shares, scale, key, *shares.shape)
+def softmax_dropout_backward(grad, shares, at, key):
+    """The scores' gradient, in place of that of dropout(shares)."""
+    _call("softmax_dropout_backward", shares.dtype, grad, shares, at, shares.shape[1], at.scale, key)
     return grad
 
 
@@ -248,24 +295,3 @@ def transposed(x):
     out = torch.empty(n, rows, dtype=x.dtype)
     _call("transpose", None, x, out, rows, n)
     return out
-
-
-def split_heads(joined, heads):
-    """(batch, tokens, hidden), whose tokens may lie apart, -> (batch * heads, tokens, size)."""
-    batch, tokens, hidden = joined.shape
-    split = torch.empty(batch * heads, tokens, hidden // heads, dtype=joined.dtype)
-    _move_heads("split_heads", joined, split)
-    return split
-
-
-def join_heads(split, joined):
-    """The other way, into `joined`."""
-    _move_heads("join_heads", joined, split)
-    return joined
-
-
-def _move_heads(name, joined, split):
-    batch, tokens, _ = joined.shape
-    size = joined.element_size()
-    strides = (stride * size for stride in joined.stride()[:2])
-    _call(name, None, _gapped(joined), *strides, split, batch, tokens, len(split) // batch, split.shape[2] * size)

@@ -15,11 +15,15 @@ import torch.nn.functional as F
 from bert import InputError
 from bert.architecture import check_weights, has_weight_decay, parameter_shapes
 from bert.engines import Update, kernels, peak_resident_memory
-from bert.engines.pytorch_model import WORD_EMBEDDINGS, Dropout, Weights, classify
+from bert.engines.pytorch_model import WORD_EMBEDDINGS, Dropout, Tokens, Weights, classify
 from bert.precision import DTYPES, Capability
 
 # A step counter this high makes both of Adam's bias corrections exactly 1 in float32: AdamW becomes BERTAdam.
 _CORRECTIONS_DONE = 2.0**20
+
+# Tokens of a batch are a multiple of this: fewer shapes for which oneDNN has to make a product's code, about 1 ms each, and
+# whole tiles for AMX and tensor cores.
+_TOKEN_STEP = 16
 
 
 def capabilities(gpu):
@@ -251,19 +255,30 @@ class PyTorchEngine:
         return peak_resident_memory()
 
     def _logits(self, batch, *, training):
-        input_ids = self._tensor(batch.input_ids).long()
+        tokens = self._tokens(batch)
         if self._words is not None:
-            self._words.wake(torch.unique(input_ids))
-        padded = batch.valid_length.min() < batch.input_ids.shape[1]
-        return classify(
+            self._words.wake(torch.unique(tokens.input_ids))
+        logits = classify(
             self.model_weights,
             self.architecture,
-            input_ids,
-            self._tensor(batch.token_type_ids).long(),
-            self._tensor(batch.valid_length).long() if padded else None,
+            tokens,
             dropout=self.dropout if training else None,
             checkpoint_activations=self._checkpoint_activations and training,
         )
+        return logits[: len(batch)]
+
+    def _tokens(self, batch):
+        """The batch without its padding. A row of copies, whose logits nobody reads, makes whole steps of the tokens."""
+        width = np.arange(batch.input_ids.shape[1])
+        real = width < batch.valid_length[:, None]
+        columns = np.stack([batch.input_ids[real], batch.token_type_ids[real], np.broadcast_to(width, real.shape)[real]])
+        lengths, filler = batch.valid_length, -columns.shape[1] % _TOKEN_STEP
+        if filler:
+            columns = np.concatenate([columns, columns[:, np.arange(filler) % lengths[0]]], axis=1)
+            lengths = np.append(lengths, filler)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        columns, offsets = (self._tensor(array.astype(np.int64)) for array in (columns, offsets))
+        return Tokens(*columns.unbind(), offsets, int(lengths.max()))
 
     def _tensor(self, array):
         tensor = torch.from_numpy(array)

@@ -7,6 +7,7 @@ each, where those could be built. Knows no optimizer and no batch source.
 
 import math
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -96,6 +97,16 @@ class Weights:
         return gradients
 
 
+class Tokens(NamedTuple):
+    """A batch without its padding: the tokens of all rows, one row after the other. Only attention knows of rows."""
+
+    input_ids: torch.Tensor  # (tokens,) int64, as the next two
+    token_type_ids: torch.Tensor
+    places: torch.Tensor  # of each token in its row, from 0
+    offsets: torch.Tensor  # (rows + 1,) int64: row r holds tokens offsets[r] to offsets[r + 1]
+    longest: int  # row, in tokens
+
+
 class Dropout:
     """Draws a key for each place where something is dropped; on a GPU torch's own random numbers are used instead."""
 
@@ -140,20 +151,21 @@ def dropout_factors(shape, key):
     return torch.where(halves >= key.threshold, key.scale, 0.0).view(shape)
 
 
-def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, dropout, checkpoint_activations=False):
-    """Logits (batch, num_labels) float32.
+def classify(weights, architecture, tokens, *, dropout, checkpoint_activations=False):
+    """Logits (rows, num_labels) float32 of Tokens.
 
-    `input_ids`, `token_type_ids` are (batch, length) int64, `valid_length` (batch,) int64, or None where no row is padded.
     `dropout` is a Dropout in training, else None. `checkpoint_activations` keeps of each layer only what goes in, and
     computes the layer again on the way back.
     """
     a = architecture
     masters = weights.masters
     low_dtype = weights.dtype
-    fused = kernels.available(input_ids.device)
+    device = tokens.input_ids.device
+    fused = kernels.available(device)
+    attend = _fused_attention if fused else _PaddedAttention(tokens, low_dtype)
 
     def dense(x, *names, act=None):
-        """x (..., inputs) in the compute type through one layer, or through several side by side as one product."""
+        """x (tokens, inputs) in the compute type through one layer, or through several side by side as one product."""
         fused_gelu = act == "gelu" and fused
         y = _Dense.apply(x, weights, names, fused_gelu)
         return y if act is None or fused_gelu else _ACTIVATIONS[act](y)
@@ -172,43 +184,25 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
     def key(probability):
         return None if dropout is None else dropout.key(probability)
 
-    def attention(x, part, queries, key):
-        """Every token of x (batch, length, hidden) attends; only the first `queries` of them are computed."""
-        if queries == x.shape[1]:
-            q, packed = None, dense(x, f"{part}.query", f"{part}.key", f"{part}.value")
+    def encoder_layer(x, low, layer, keys, last):
+        part = f"{layer}.attention.self"
+        if last:  # only [CLS] is read from it, so only [CLS] is computed: the same logits for less work
+            packed = dense(low, f"{part}.key", f"{part}.value")
+            x, low = (tensor.index_select(0, tokens.offsets[:-1]) for tensor in (x, low))
+            q = dense(low, f"{part}.query")
         else:
-            q, packed = dense(x[:, :queries], f"{part}.query"), dense(x, f"{part}.key", f"{part}.value")
-        if fused and key is not None:
-            return _Attention.apply(q, packed, valid_length, a.num_attention_heads, key)
-        q, k, v = packed.chunk(3, dim=-1) if q is None else (q, *packed.chunk(2, dim=-1))
-        q, k, v = (tensor.unflatten(-1, (a.num_attention_heads, -1)).transpose(1, 2) for tensor in (q, k, v))
-        if key is not None and x.device.type == "cpu":  # where torch's fused attention knows no dropout
-            scores = _product(q * q.shape[-1] ** -0.5, k.transpose(2, 3))
-            context = _product(drop(torch.softmax(scores if mask is None else scores + mask, dim=-1), key), v)
-        else:
-            probability = 0.0 if key is None else key.threshold / 2**16
-            context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=probability)
-        return context.transpose(1, 2).flatten(2)
-
-    def encoder_layer(x, low, layer, queries, keys):
-        y = dense(attention(low, f"{layer}.attention.self", queries, keys[0]), f"{layer}.attention.output.dense")
-        x, low = add_norm(x if queries == length else x[:, :queries], y, keys[1], f"{layer}.attention.output.LayerNorm")
+            q, packed = None, dense(low, f"{part}.query", f"{part}.key", f"{part}.value")
+        y = dense(attend(q, packed, tokens, a.num_attention_heads, keys[0]), f"{layer}.attention.output.dense")
+        x, low = add_norm(x, y, keys[1], f"{layer}.attention.output.LayerNorm")
         y = dense(dense(low, f"{layer}.intermediate.dense", act=a.hidden_act), f"{layer}.output.dense")
         return add_norm(x, y, keys[2], f"{layer}.output.LayerNorm")
 
-    length = input_ids.shape[1]
-    mask = None  # (batch, 1, 1, length) in the compute type, added to the scores: 0 where there is a token, else -inf
-    if valid_length is not None:
-        padding = (torch.arange(length, device=input_ids.device) >= valid_length[:, None])[:, None, None]
-        mask = torch.zeros(padding.shape, dtype=low_dtype, device=padding.device).masked_fill_(padding, -math.inf)
-
     # On a CPU the gradient comes as the rows that occur, not as a table of zeros with a few rows filled in.
-    sparse = input_ids.device.type == "cpu" and dropout is not None
-    x = F.embedding(input_ids, masters[WORD_EMBEDDINGS], sparse=sparse)  # (batch, length, hidden) float32
-    first = a.position_offset
-    x = x + masters["bert.embeddings.position_embeddings.weight"][first : first + length]
+    sparse = device.type == "cpu" and dropout is not None
+    x = F.embedding(tokens.input_ids, masters[WORD_EMBEDDINGS], sparse=sparse)  # (tokens, hidden) float32
+    x = x + F.embedding(tokens.places + a.position_offset, masters["bert.embeddings.position_embeddings.weight"])
     if a.type_vocab_size:
-        x = x + F.embedding(token_type_ids, masters["bert.embeddings.token_type_embeddings.weight"])
+        x = x + F.embedding(tokens.token_type_ids, masters["bert.embeddings.token_type_embeddings.weight"])
     x = layer_norm(x, "bert.embeddings.LayerNorm")
     embedding_key = key(a.hidden_dropout)
     if fused and embedding_key is not None:
@@ -217,19 +211,78 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
         x = drop(x, embedding_key)
         low = x.to(low_dtype)
     for number in range(a.num_hidden_layers):
-        # Only [CLS] is read from the last layer, so only [CLS] is computed there: the same logits for less work.
-        queries = 1 if number == a.num_hidden_layers - 1 else length
         keys = [key(p) for p in (a.attention_dropout, a.attention_output_dropout, a.hidden_dropout)]
-        arguments = x, low, f"bert.encoder.layer.{number}", queries, keys
+        arguments = x, low, f"bert.encoder.layer.{number}", keys, number == a.num_hidden_layers - 1
         if checkpoint_activations:
             x, low = checkpoint(encoder_layer, *arguments, use_reentrant=False)
         else:
             x, low = encoder_layer(*arguments)
 
     before, after = a.head_dropouts
-    low = drop(x[:, 0], key(before)).to(low_dtype)  # (batch, hidden)
+    low = drop(x, key(before)).to(low_dtype)  # (rows, hidden)
     pooled = dense(low, "bert.pooler.dense", act=a.pooler_act)
     return dense(drop(pooled, key(after)), "classifier").float()
+
+
+# Up to this length attention in one kernel, in float32, takes less time than matrix products in bfloat16 with the steps
+# between them (AVX512-BF16: at 56 tokens both take the same; AMX multiplies faster, but has the steps between too).
+_SHORT = 48
+
+
+def _fused_attention(q, packed, tokens, heads, key):
+    """On a CPU; see _Attention. In float16 never by products: scores before they are scaled may be too large for it."""
+    if (
+        q is None
+        and key is not None
+        and tokens.longest > _SHORT
+        and packed.dtype == torch.bfloat16
+        and _multiplies(packed.dtype)
+    ):
+        return _LongAttention.apply(packed, tokens.offsets, tokens.longest, heads, key)
+    return _Attention.apply(q, packed, tokens.offsets, tokens.longest, heads, key)
+
+
+class _PaddedAttention:
+    """_Attention of PyTorch's own operators, which want all rows of one length."""
+
+    def __init__(self, tokens, dtype):
+        self._rows, longest = len(tokens.offsets) - 1, tokens.longest
+        self._places = self._mask = None  # where no row needs padding
+        count, device = len(tokens.input_ids), tokens.offsets.device
+        if count < self._rows * longest:
+            number = torch.arange(count, device=device)
+            row = torch.searchsorted(tokens.offsets, number, right=True) - 1
+            self._places = row * longest + number - tokens.offsets[row]  # (tokens,) among the padded ones
+            padding = torch.arange(longest, device=device) >= tokens.offsets.diff()[:, None]
+            mask = torch.zeros(padding.shape, dtype=dtype, device=device).masked_fill_(padding, -math.inf)
+            self._mask = mask[:, None, None]  # (rows, 1, 1, longest), added to the scores
+
+    def _pad(self, x, alone):
+        """(tokens, ...) -> (rows, longest, ...); (rows, 1, ...) of one token for each row."""
+        if self._places is not None and not alone:
+            x = x.new_zeros(self._rows * self._mask.shape[-1], *x.shape[1:]).index_copy(0, self._places, x)
+        return x.unflatten(0, (self._rows, -1))
+
+    def __call__(self, q, packed, tokens, heads, key):
+        alone = q is not None
+        q, k, v = _parts(q, packed)
+        queries = len(q)
+        q, k, v = (self._pad(x.unflatten(1, (heads, -1)), x is q and alone).transpose(1, 2) for x in (q, k, v))
+        if key is not None and packed.device.type == "cpu":  # where torch's fused attention knows no dropout
+            scores = _product(q * q.shape[-1] ** -0.5, k.transpose(2, 3))
+            shares = torch.softmax(scores if self._mask is None else scores + self._mask, dim=-1)
+            factors = dropout_factors((queries, heads, -(-tokens.longest // 32) * 32), key)[..., : tokens.longest]
+            context = _product(shares * self._pad(factors, alone).transpose(1, 2).to(shares.dtype), v)
+        else:
+            probability = 0.0 if key is None else key.threshold / 2**16
+            context = F.scaled_dot_product_attention(q, k, v, attn_mask=self._mask, dropout_p=probability)
+        context = context.transpose(1, 2).flatten(2).flatten(0, 1)  # (rows * queries of a row, hidden)
+        return context if self._places is None or alone else context.index_select(0, self._places)
+
+
+def _parts(q, packed):
+    """Queries, keys and values (.., hidden) from what _Attention is given."""
+    return packed.chunk(3, dim=-1) if q is None else (q, *packed.chunk(2, dim=-1))
 
 
 # The backward passes below write into the gradients that they are given: each result has one consumer, another of these
@@ -237,30 +290,28 @@ def classify(weights, architecture, input_ids, token_type_ids, valid_length, *, 
 
 
 class _Dense(Function):
-    """x (..., inputs) through weights.product(*names) and, where asked, GELU; weights.add_gradients takes the gradients."""
+    """x (tokens, inputs) through weights.product(*names) and, if asked, GELU; weights.add_gradients takes the gradients."""
 
     @staticmethod
     def forward(ctx, x, weights, names, gelu):
         weight, bias = weights.product(*names)
-        rows = x.reshape(-1, x.shape[-1])
-        y = _linear(rows, weight, bias)
-        ctx.save_for_backward(rows, weight, y if gelu else None)
-        ctx.shape, ctx.weights, ctx.names = x.shape, weights, names
-        return (F.gelu(y) if gelu else y).view(*x.shape[:-1], len(weight))
+        y = _linear(x, weight, bias)
+        ctx.save_for_backward(x, weight, y if gelu else None)
+        ctx.weights, ctx.names = weights, names
+        return F.gelu(y) if gelu else y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        rows, weight, y = ctx.saved_tensors
-        grad = grad.reshape(-1, len(weight))
+        x, weight, y = ctx.saved_tensors
         if y is not None:
             grad, grad_bias = kernels.gelu_backward(grad.contiguous(), y)
         elif kernels.available(grad.device):
             grad_bias = kernels.column_sums(grad.contiguous())
         else:
             grad_bias = grad.sum(0, dtype=torch.float32)
-        ctx.weights.add_gradients(ctx.names, _transposed_product(grad, rows), grad_bias)
-        return _product(grad, weight).view(ctx.shape), None, None, None
+        ctx.weights.add_gradients(ctx.names, _transposed_product(grad, x), grad_bias)
+        return _product(grad, weight), None, None, None
 
 
 def _linear(x, weight, bias):
@@ -307,76 +358,83 @@ def _transposed_product(a, b):
 
 
 class _Drop(Function):
-    """Dropout of x (batch, tokens, hidden) float32 on a CPU. Gives float32 and the compute type."""
+    """Dropout of x (tokens, hidden) float32 on a CPU. Gives float32 and the compute type."""
 
     @staticmethod
     def forward(ctx, x, dtype, key):
         ctx.key = key
-        return tuple(tensor.view(x.shape) for tensor in kernels.dropout(x.flatten(0, 1), dtype, key))
+        return kernels.dropout(x, dtype, key)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad, grad_low):
-        gradients = (tensor.contiguous().flatten(0, 1) for tensor in (grad, grad_low))
-        return kernels.dropout_backward(*gradients, ctx.key).view(grad.shape), None, None
+        return kernels.dropout_backward(grad.contiguous(), grad_low.contiguous(), ctx.key), None, None
 
 
 class _AddNorm(Function):
-    """LayerNorm(x + dropout(y)) on a CPU: x (batch, tokens, hidden) float32; y in the compute type. Gives both types."""
+    """LayerNorm(x + dropout(y)) on a CPU: x (tokens, hidden) float32; y in the compute type. Gives both types."""
 
     @staticmethod
     def forward(ctx, x, y, weight, bias, eps, key):
-        rows, ctx.key = x.reshape(-1, x.shape[-1]), key or _NO_DROPOUT
-        out, low, mean, rstd = kernels.add_norm(rows, y.reshape(rows.shape), weight, bias, eps, ctx.key)
-        ctx.save_for_backward(rows, y, weight, mean, rstd)
-        return out.view(x.shape), low.view(x.shape)
+        ctx.key = key or _NO_DROPOUT
+        out, low, mean, rstd = kernels.add_norm(x, y, weight, bias, eps, ctx.key)
+        ctx.save_for_backward(x, y, weight, mean, rstd)
+        return out, low
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad, grad_low):
         x, y, weight, mean, rstd = ctx.saved_tensors
-        grad_x, grad_y, grad_weight, grad_bias = kernels.add_norm_backward(
-            grad.contiguous(), grad_low.contiguous(), x, y.reshape(x.shape), weight, ctx.key, mean, rstd
-        )
-        return grad_x.view(grad.shape), grad_y.view(y.shape), grad_weight, grad_bias, None, None
+        gradients = kernels.add_norm_backward(grad.contiguous(), grad_low.contiguous(), x, y, weight, ctx.key, mean, rstd)
+        return *gradients, None, None
 
 
 class _Attention(Function):
-    """Softmax attention with dropout on a CPU, for which torch's fused attention knows none.
+    """Softmax attention with dropout on a CPU, of every row's tokens to each other: see kernels.attention.
 
-    `packed` (batch, length, 3 hidden) holds queries, keys and values side by side; or only keys and values, then `q` holds
-    the queries (batch, queries, hidden). Gives (batch, queries, hidden).
+    `packed` (tokens, 3 hidden) holds queries, keys and values side by side; or only keys and values, then `q` holds the only
+    query of each row (rows, hidden). Gives (queries, hidden).
     """
 
     @staticmethod
-    def forward(ctx, q, packed, valid_length, heads, key):
-        parts = packed.chunk(3, dim=-1) if q is None else (q, *packed.chunk(2, dim=-1))
-        ctx.scale = (parts[0].shape[-1] // heads) ** -0.5
-        ctx.key, ctx.alone = key, q is not None
-        q, k, v = (kernels.split_heads(part, heads) for part in parts)  # (batch * heads, tokens, size)
-        scores = _product(q, k.transpose(1, 2))
-        shares, dropped = kernels.softmax_dropout(
-            scores.view(-1, scores.shape[-1]), valid_length, heads * q.shape[1], ctx.scale, key
-        )
-        context = _product(dropped.view(scores.shape), v)
-        ctx.save_for_backward(q, k, v, shares, dropped.view(scores.shape))
-        return kernels.join_heads(context, torch.empty(parts[0].shape, dtype=packed.dtype))
+    def forward(ctx, q, packed, offsets, longest, heads, key):
+        parts = _parts(q, packed)
+        ctx.at, ctx.key = kernels.Heads(*parts[:2], offsets, longest, heads), key or _NO_DROPOUT
+        ctx.save_for_backward(q, packed)
+        return kernels.attention(*parts, ctx.at, ctx.key)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        q, packed = ctx.saved_tensors
+        grad_q, grad_packed = None if q is None else torch.empty_like(q), torch.empty_like(packed)
+        into = _parts(grad_q, grad_packed)
+        kernels.attention_backward(grad.contiguous(), *_parts(q, packed), ctx.at, ctx.key, *into)
+        return grad_q, grad_packed, None, None, None, None
+
+
+class _LongAttention(Function):
+    """The same for packed queries, keys and values, by matrix products in the compute type."""
+
+    @staticmethod
+    def forward(ctx, packed, offsets, longest, heads, key):
+        parts = packed.chunk(3, dim=-1)
+        ctx.at, ctx.key = kernels.Heads(*parts[:2], offsets, longest, heads), key
+        width = -(-longest // 8) * 8  # few shapes, for each of which the products need their own code
+        q, k, v = (kernels.split_heads(part, ctx.at, width) for part in parts)  # (rows * heads, width, size)
+        shares, dropped = kernels.softmax_dropout(_product(q, k.transpose(1, 2)), ctx.at, key)
+        ctx.save_for_backward(q, k, v, shares, dropped)
+        return kernels.join_heads(_product(dropped, v), ctx.at, torch.empty(parts[0].shape, dtype=packed.dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         q, k, v, shares, dropped = ctx.saved_tensors
-        batch, queries, hidden = grad.shape
-        length = k.shape[1]
-        grad = kernels.split_heads(grad.contiguous(), len(k) // batch)
-        packed = torch.empty(batch, length, (2 if ctx.alone else 3) * hidden, dtype=grad.dtype)
-        grad_q = torch.empty(batch, queries, hidden, dtype=grad.dtype) if ctx.alone else packed[..., :hidden]
-        grad_k, grad_v = packed[..., -2 * hidden : -hidden], packed[..., -hidden:]
-        kernels.join_heads(_product(dropped.transpose(1, 2), grad), grad_v)
-        grad_dropped = _product(grad, v.transpose(1, 2))
-        grad_scores = kernels.softmax_dropout_backward(grad_dropped.view(shares.shape), shares, ctx.scale, ctx.key).view(
-            dropped.shape
-        )
-        kernels.join_heads(_product(grad_scores, k), grad_q)
-        kernels.join_heads(_product(grad_scores.transpose(1, 2), q), grad_k)
-        return grad_q if ctx.alone else None, packed, None, None, None
+        packed = torch.empty(len(grad), 3 * grad.shape[1], dtype=grad.dtype)
+        grad_q, grad_k, grad_v = packed.chunk(3, dim=-1)
+        grad = kernels.split_heads(grad.contiguous(), ctx.at, q.shape[1])
+        kernels.join_heads(_product(dropped.transpose(1, 2), grad), ctx.at, grad_v)
+        grad_scores = kernels.softmax_dropout_backward(_product(grad, v.transpose(1, 2)), shares, ctx.at, ctx.key)
+        kernels.join_heads(_product(grad_scores, k), ctx.at, grad_q)
+        kernels.join_heads(_product(grad_scores.transpose(1, 2), q), ctx.at, grad_k)
+        return packed, None, None, None, None
