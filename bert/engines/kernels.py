@@ -197,7 +197,7 @@ def join_heads(split, at, joined):
 
 
 def softmax_dropout(scores, at, key):
-    """shares = softmax of the scaled scores (rows * heads, width, width) among a row's tokens, in place; and their dropout."""
+    """Softmax of the scaled scores (rows * heads, width, width) over a row's tokens, in place; and dropout of that."""
     dropped = torch.empty_like(scores)
     _call("softmax_dropout", scores.dtype, scores, at, scores.shape[1], at.scale, key, dropped)
     return scores, dropped
