@@ -75,7 +75,7 @@ class FinetuneConfig:
     max_grad_norm: float
     early_stop: Optional[int]
     seed: int
-    dev_batch_size: int
+    dev_batch_size: Optional[int]
     max_len: int
     round_to: Optional[int]
     pad: bool
@@ -303,8 +303,7 @@ def build_parser(description=None):
         "--dev_batch_size",
         "--per_device_eval_batch_size",
         type=int,
-        default=64,
-        help="rows per batch (default: %(default)s)",
+        help="rows per batch (default: 64, more of short ones)",
     )
     add("--output_dir", default="./output_dir", help="the run's folder, a suite's or a report's (default: %(default)s)")
     add("--overwrite", "--overwrite_output_dir", action="store_true", help="use --output_dir though it holds another run")

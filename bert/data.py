@@ -22,6 +22,8 @@ from bert.tasks import TASKS, find_task, own_task
 
 #: Rows that are shuffled, then sorted by length together: enough for little padding, few enough to stay well mixed.
 BATCHES_PER_BUCKET_POOL = 50
+#: Enough for products to run at their full rate, few enough for what lies between them to stay in a CPU's cache.
+EVALUATION_TOKENS = 2048
 _SHOWN = 60  # characters of a cell that a message quotes
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)  # float() would take 1_0 for ten, too
 
@@ -434,10 +436,17 @@ def training_order(lengths, *, batch_size, seed, epoch):
     return [batches[number] for number in random.permutation(len(batches))]
 
 
-def evaluation_order(lengths, *, batch_size):
-    """Batches of row numbers, longest rows first: least padding, and memory runs out at once or never."""
-    rows = np.argsort(-lengths, kind="stable")
-    return [rows[first : first + batch_size] for first in range(0, len(rows), batch_size)]
+def evaluation_order(lengths, *, batch_size=None):
+    """Batches of row numbers, longest rows first: least padding, and memory runs out at once or never.
+
+    Without a batch size of 64 rows, and of short ones as many as have EVALUATION_TOKENS together.
+    """
+    rows, batches, first = np.argsort(-lengths, kind="stable"), [], 0
+    while first < len(rows):
+        size = batch_size or max(64, EVALUATION_TOKENS // int(lengths[rows[first]]))
+        batches.append(rows[first : first + size])
+        first += size
+    return batches
 
 
 def padded_width(longest, *, round_to, max_len):

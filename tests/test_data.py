@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bert import InputError
 from bert.data import (
+    EVALUATION_TOKENS,
     Example,
     Features,
     encode,
@@ -596,13 +597,19 @@ def test_batches_hold_rows_of_like_length_but_not_the_same_rows_each_epoch():
 
 
 @QUICK
-@given(lengths=ROW_LENGTHS, batch_size=st.integers(1, 9))
+@given(lengths=ROW_LENGTHS, batch_size=st.none() | st.integers(1, 9))
 def test_evaluation_covers_every_row_from_long_to_short(lengths, batch_size):
     batches = evaluation_order(lengths, batch_size=batch_size)
     rows = np.concatenate(batches)
     assert sorted(rows.tolist()) == list(range(len(lengths)))
     assert (np.diff(lengths[rows]) <= 0).all()
-    assert max(map(len, batches)) <= batch_size
+    for batch in batches:
+        assert len(batch) <= (batch_size or max(64, EVALUATION_TOKENS // lengths[batch].max()))
+
+
+def test_evaluation_takes_more_of_short_rows_at_once():
+    lengths = np.array([128] * 100 + [8] * 1000)
+    assert [len(batch) for batch in evaluation_order(lengths)] == [64, 64, 256, 256, 256, 204]
 
 
 @QUICK
