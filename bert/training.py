@@ -113,12 +113,16 @@ def train(
                 bar.update()
                 if result.updates % config.log_interval == 0:
                     bar.set_postfix_str(recorder.flush(), refresh=False)
+                due = config.save_steps and result.updates % config.save_steps == 0
+                if due:
+                    engine.finish()
                 result.train_seconds += seconds()
-                if config.save_steps and result.updates % config.save_steps == 0:
+                if due:
                     save()
                     seconds()
                 stop.check()
             recorder.flush()
+            engine.finish()
             result.train_seconds += seconds()
 
             scores = evaluate_splits(

@@ -55,6 +55,9 @@ class CountingEngine:
         norm = self.norms[len(self.rates) - 1] if len(self.rates) <= len(self.norms) else 1.0
         return Update(Number(norm))
 
+    def finish(self):
+        pass
+
     def predict(self, batch):
         right = self.dev_scores[self.evaluations] if self.evaluations < len(self.dev_scores) else 5
         label = np.where(batch.index < right, batch.label_ids, 1 - batch.label_ids)

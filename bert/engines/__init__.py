@@ -79,6 +79,9 @@ class Engine(Protocol):
         cleared. `max_grad_norm` 0 means no clipping.
         """
 
+    def finish(self) -> None:
+        """Do, or wait for, all that the updates so far have left to do: a clock that is read then has seen them whole."""
+
     def predict(self, batch: Batch) -> np.ndarray:
         """Logits (B, num_labels) float32, without dropout."""
 

@@ -240,6 +240,9 @@ class GluonEngine:
             mx.random.seed(int(state[0] >> 1), ctx=self._context)  # 31 bits: it takes a C int
             self._dropouts += 1
 
+    def finish(self):
+        mx.nd.waitall()
+
     # ---------------------------------------------------------------------------------------- prediction
 
     def predict(self, batch):

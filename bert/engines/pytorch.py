@@ -29,18 +29,13 @@ _TOKEN_STEP = 16
 def capabilities(gpu):
     """dtype -> Capability of the CPU (gpu None) or of GPU number `gpu`."""
     if gpu is None:
-        instructions = torch.backends.cpu.get_cpu_capability()
         features = torch.cpu.get_capabilities()
-        fast_bfloat16 = features.get("amx_bf16") or features.get("avx512_bf16")
-        return {
-            "float32": Capability(True),
-            "float16": Capability(
-                True, "" if features.get("amx_fp16") else "real float16, but no faster than float32 on this CPU"
-            ),
-            "bfloat16": Capability(
-                True, "" if fast_bfloat16 else f"this CPU has no bfloat16 units ({instructions}): slower than float32"
-            ),
+        fast = {
+            "float32": True,
+            "float16": features.get("amx_fp16"),
+            "bfloat16": features.get("amx_bf16") or features.get("avx512_bf16"),
         }
+        return {dtype: Capability(True, "" if fast[dtype] else "no faster than float32 on this CPU") for dtype in DTYPES}
     count = torch.cuda.device_count()
     if gpu >= count:
         if count:
@@ -202,6 +197,11 @@ class PyTorchEngine:
                     low = self.model_weights.low(name)
                     kernels.adamw(adam, self.weights[name], gradients[name].contiguous(), *moments, low)
         return norm
+
+    def finish(self):
+        self._wake_words()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def predict(self, batch):
         with torch.inference_mode():
