@@ -304,6 +304,15 @@ def test_rows_that_slept_are_those_that_did_not(decay, longest_sleep, monkeypatc
     assert all(map(torch.equal, sleepy, awake))
 
 
+def test_a_finished_engine_has_nothing_left_to_do():
+    engine = make_engine(architecture=WITH_DROPOUT)
+    for update in range(3):
+        step(engine, [make_rows([9, 5], seed=update)])
+    engine.finish()
+    finished = engine.weights[pytorch_model.WORD_EMBEDDINGS].clone()
+    assert np.array_equal(engine.get_weights()[pytorch_model.WORD_EMBEDDINGS], finished.detach().numpy())
+
+
 @pytest.mark.parametrize("rows", [[0, 50], [-1, 3]])
 def test_a_row_outside_the_table_is_an_error(rows):
     table = kernels.TableAdamW(some(50, 9).float(), torch.zeros(50, 9), torch.zeros(50, 9))

@@ -41,6 +41,7 @@ class CountingEngine:
     def __init__(self, norms=(), dev_scores=()):
         self.norms, self.dev_scores = list(norms), list(dev_scores)
         self.groups, self.group, self.rates, self.scales, self.evaluations = [], [], [], [], 0
+        self.finished = []  # after how many updates
         Number.reads = 0
 
     def forward_backward(self, batch, *, loss_scale, weight):
@@ -56,7 +57,7 @@ class CountingEngine:
         return Update(Number(norm))
 
     def finish(self):
-        pass
+        self.finished.append(len(self.rates))
 
     def predict(self, batch):
         right = self.dev_scores[self.evaluations] if self.evaluations < len(self.dev_scores) else 5
@@ -111,6 +112,7 @@ def test_left_over_micro_batches_make_an_update(rows, batch_size, accumulate, ep
     assert result.examples == rows * epochs
     assert result.tokens == 4 * rows * epochs
     per_epoch = updates // epochs
+    assert engine.finished == [per_epoch * epoch for epoch in range(1, epochs + 1)]  # before a clock is read
     for epoch in range(epochs):
         seen = [
             row for group in engine.groups[epoch * per_epoch : (epoch + 1) * per_epoch] for part in group for row in part[0]

@@ -21,10 +21,6 @@ from bert.precision import DTYPES, Capability
 # A step counter this high makes both of Adam's bias corrections exactly 1 in float32: AdamW becomes BERTAdam.
 _CORRECTIONS_DONE = 2.0**20
 
-# Tokens of a batch are a multiple of this: fewer shapes for which oneDNN has to make a product's code, about 1 ms each, and
-# whole tiles for AMX and tensor cores.
-_TOKEN_STEP = 16
-
 
 def capabilities(gpu):
     """dtype -> Capability of the CPU (gpu None) or of GPU number `gpu`."""
@@ -268,11 +264,11 @@ class PyTorchEngine:
         return logits[: len(batch)]
 
     def _tokens(self, batch):
-        """The batch without its padding. A row of copies, whose logits nobody reads, makes whole steps of the tokens."""
+        """The batch without its padding. A row of copies, whose logits nobody reads, rounds the number of tokens up."""
         width = np.arange(batch.input_ids.shape[1])
         real = width < batch.valid_length[:, None]
         columns = np.stack([batch.input_ids[real], batch.token_type_ids[real], np.broadcast_to(width, real.shape)[real]])
-        lengths, filler = batch.valid_length, -columns.shape[1] % _TOKEN_STEP
+        lengths, filler = batch.valid_length, _round_up(batch.tokens) - batch.tokens
         if filler:
             columns = np.concatenate([columns, columns[:, np.arange(filler) % lengths[0]]], axis=1)
             lengths = np.append(lengths, filler)
@@ -284,6 +280,15 @@ class PyTorchEngine:
         tensor = torch.from_numpy(array)
         # A copy from pinned memory runs beside the kernels before it; from ordinary memory the device would wait.
         return tensor if self._device.type == "cpu" else tensor.pin_memory().to(self._device, non_blocking=True)
+
+
+def _round_up(tokens):
+    """To a multiple of 16, which fills the tiles of AMX and tensor cores, and of a sixteenth of the power of 2 below.
+
+    For every other number of tokens oneDNN makes code for some 15 products, half a MiB and a millisecond each.
+    """
+    step = max(16, 2 ** (tokens.bit_length() - 1) // 16)
+    return -(-tokens // step) * step
 
 
 def _array(tensor, copy):
