@@ -201,7 +201,7 @@ def build_parser(description=None):
         default=128,
         help="longest row in tokens, special ones included (default: %(default)s)",
     )
-    add("--round_to", type=int, help="round a batch's width up to a multiple of this (default: 8); PyTorch computes no padding")
+    add("--round_to", type=int, help="round batch widths up to a multiple of this (default: 8); PyTorch computes no padding")
     add(
         "--pad", "--pad_to_max_length", action="store_true", help="pad every row to --max_len instead of the batch's longest"
     )
