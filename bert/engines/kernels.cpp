@@ -119,6 +119,15 @@ inline float exp_negative(float exponent) {
   return exponent < -87.0f ? 0.0f : p;
 }
 
+// The sum of N numbers, a power of 2, in log2(N) steps, where one after the other would take N - 1.
+template <size_t N>
+inline float sum_lanes(float (&lanes)[N]) {
+  for (size_t width = N / 2; width; width /= 2)
+#pragma omp simd
+    for (size_t j = 0; j < width; j++) lanes[j] += lanes[j + width];
+  return lanes[0];
+}
+
 // --- dropout ---------------------------------------------------------------------------------------------------------
 
 // A random number for every element from its place alone, so that the backward pass draws the same ones again instead of
@@ -367,14 +376,13 @@ static inline void transpose_tile(const uint16_t* x, int64_t x_stride, uint16_t*
 
 // out (n x rows) = x (rows x n) transposed, 16-bit numbers.
 static void transpose_16(const uint16_t* x, uint16_t* out, int64_t rows, int64_t n, int threads) {
-  for_rows((n + 63) / 64, 1, threads, [=](int64_t first, int64_t last) {
-    const int64_t end = std::min(64 * last, n);
-    for (int64_t row = 0; row < rows; row += 8) {
-      for (int64_t column = 64 * first; column < end; column += 8) {
-        if (row + 8 <= rows && column + 8 <= n) {
+  for_rows(rows, GRAIN, threads, [=](int64_t first, int64_t last) {  // whose numbers fill the cache lines that they go to
+    for (int64_t column = 0; column < n; column += 8) {
+      for (int64_t row = first; row < last; row += 8) {
+        if (row + 8 <= last && column + 8 <= n) {
           transpose_tile(x + row * n + column, n, out + column * rows + row, rows);
         } else {
-          for (int64_t i = row; i < std::min(row + 8, rows); i++)
+          for (int64_t i = row; i < std::min(row + 8, last); i++)
             for (int64_t j = column; j < std::min(column + 8, n); j++) out[j * rows + i] = x[i * n + j];
         }
       }
@@ -533,14 +541,6 @@ struct HeadScratch {
     for (int64_t i = 0; i < rows; i++) std::memcpy(to + i * padded, &r[i], sizeof(Lanes));
   }
 };
-
-// The sum of sixteen numbers in four steps, where one after the other would take fifteen.
-inline float sum_lanes(float (&lanes)[LANES]) {
-  for (int64_t width = LANES / 2; width; width /= 2)
-#pragma omp simd
-    for (int64_t j = 0; j < width; j++) lanes[j] += lanes[j + width];
-  return lanes[0];
-}
 
 // e (n numbers, a multiple of 16) = softmax(e) over the first `count`; the others become 0
 inline void softmax_row(float* RESTRICT e, int64_t count, int64_t n) {
@@ -790,19 +790,24 @@ static void adamw(Adam adam, float* w, const float* g, const T* g_low, float* m,
   });
 }
 
+template <class T>
+inline float sum_squares_near(const T* RESTRICT x, int64_t n) {
+  float sums[4 * LANES] = {};  // four vectors: one addition need not wait for the last
+  int64_t i = 0;
+  for (; i + 4 * LANES <= n; i += 4 * LANES)
+#pragma omp simd
+    for (int64_t j = 0; j < 4 * LANES; j++) sums[j] += load(x[i + j]) * load(x[i + j]);
+  for (int64_t j = 0; i + j < n; j++) sums[j] += load(x[i + j]) * load(x[i + j]);
+  return sum_lanes(sums);
+}
+
 // The sum of the squares of n numbers.
 template <class T>
 static double sum_squares(const T* x, int64_t n, int threads) {
   std::vector<double> partials((n + CHUNK - 1) / CHUNK);
   double* sums = partials.data();
   for_rows(n, CHUNK, threads, [=](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i += NEAR) {
-      const int64_t end = std::min(i + NEAR, last);
-      float sum = 0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t j = i; j < end; j++) sum += load(x[j]) * load(x[j]);
-      sums[first / CHUNK] += sum;
-    }
+    for (int64_t i = first; i < last; i += NEAR) sums[first / CHUNK] += sum_squares_near(x + i, std::min(NEAR, last - i));
   });
   double sum = 0;
   for (const double partial : partials) sum += partial;
