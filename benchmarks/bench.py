@@ -111,7 +111,7 @@ COMPARISONS = (
         2.0,
         HUGGING_FACE,
         OURS + "--task_name SST-2 --data_dir {long} --model_parameters {tuned} --dtype bfloat16 --only_inference",
-        "{python} benchmarks/hf_predict.py --file {long}/SST-2/dev.tsv --model {tuned} --bf16",
+        "{python} benchmarks/hf_predict.py --file {long}/SST-2/dev.tsv --model {tuned} --bf16 --batch_size 256",
     ),
     Comparison(
         "startup",
